@@ -1,0 +1,137 @@
+"""Other ways to start a compiled kernel, an empty kernel, and counters of what a process launches and compiles."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+
+@triton.jit
+def _nothing():
+    pass
+
+
+def empty_kernel() -> Callable[..., None]:
+    """An empty Triton kernel of one program, without parameters, started through Triton's front."""
+    launch = _nothing[(1,)]
+
+    def call(*_: Any) -> None:
+        launch(num_warps=1)
+
+    return call
+
+
+def flat(values: Any) -> list[Any]:
+    """Nested tuples and lists depth first, as Triton passes them to a kernel."""
+    if isinstance(values, (tuple, list)):
+        return [leaf for value in values for leaf in flat(value)]
+    return [values]
+
+
+def c_launcher(compiled: Any, grid: Sequence[int], arguments: Sequence[Any]) -> Callable[..., None]:
+    """The launcher that Triton built for a compiled kernel, called with prebuilt arguments."""
+    run = compiled.run
+    packed = compiled.packed_metadata
+    function = compiled.function
+    stream = torch.cuda.current_stream().cuda_stream
+    x, y, z = (*grid, 1, 1)[:3]
+    ready = tuple(arguments)
+
+    def call(*_: Any) -> None:
+        run(x, y, z, stream, function, packed, None, None, None, *ready)
+
+    return call
+
+
+def torch_static(compiled: Any, grid: Sequence[int], words: Sequence[int], types: str) -> Callable[..., None]:
+    """The static launcher of torch for a compiled kernel, below its front that takes no tuples."""
+    from torch._C import _StaticCudaLauncher  # type: ignore[attr-defined]
+
+    metadata = compiled.metadata
+    device = torch.cuda.current_device()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(compiled.asm["cubin"])
+        function, *_rest = _StaticCudaLauncher._load_kernel(str(path), metadata.name, metadata.shared, device)
+    stream = torch.cuda.current_stream().cuda_stream
+    launch = _StaticCudaLauncher._launch_kernel
+    x, y, z = (*grid, 1, 1)[:3]
+    warps, shared, ready = metadata.num_warps, metadata.shared, tuple(words)
+    if len(types) != len(ready):
+        raise ValueError(f"{len(types)} types for {len(ready)} arguments")
+
+    def call(*_: Any) -> None:
+        launch(function, x, y, z, warps, shared, types, ready, stream)
+
+    return call
+
+
+def launches_of(call: Callable[[], Any], rounds: int = 10) -> dict[str, float]:
+    """Driver and runtime calls a round that start work, by name, as the profiler sees them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        for _ in range(rounds):
+            call()
+        torch.cuda.synchronize()
+    counts: dict[str, float] = {}
+    for event in profiler.events():
+        name = event.name
+        if "Launch" in name and name.startswith(("cuda", "cu")):
+            counts[name] = counts.get(name, 0) + 1 / rounds
+    return {name: round(count, 2) for name, count in counts.items()}
+
+
+@dataclass
+class CompileCounter:
+    """Counts what Triton compiles and loads while it is active, whoever asks for it."""
+
+    jit: int = 0
+    compiled: int = 0
+    loaded: int = 0
+    names: list[str] = field(default_factory=list)
+    _undo: list[Callable[[], None]] = field(default_factory=list)
+
+    def __enter__(self) -> CompileCounter:
+        from triton import knobs
+
+        self._swap(knobs.runtime, "jit_post_compile_hook", self._on_jit)
+        self._swap(knobs.compilation, "listener", self._on_compile)
+        self._swap(knobs.runtime, "kernel_load_end_hook", self._on_load)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    @property
+    def total(self) -> int:
+        """Compiles. One that a launch asked for shows in both counts, one ahead of time in the second alone."""
+        return max(self.jit, self.compiled)
+
+    def _swap(self, owner: Any, name: str, hook: Callable[..., None]) -> None:
+        before = getattr(owner, name, None)
+        if hasattr(before, "add") and hasattr(before, "remove"):  # a chain of hooks, Triton 3.5 and later
+            before.add(hook)
+            self._undo.append(lambda: before.remove(hook))
+        elif hasattr(type(owner), name) or hasattr(owner, name):
+            setattr(owner, name, hook)
+            self._undo.append(lambda: setattr(owner, name, before))
+
+    def _on_jit(self, *_: Any, **more: Any) -> None:
+        self.jit += 1
+        self.names.append(str(getattr(more.get("fn"), "name", "?")))
+
+    def _on_compile(self, *_: Any, **__: Any) -> None:
+        self.compiled += 1
+
+    def _on_load(self, *_: Any, **__: Any) -> None:
+        self.loaded += 1

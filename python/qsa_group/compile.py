@@ -1,0 +1,201 @@
+"""The kernel compiled ahead of time, without specialisation.
+
+`triton.compile` on an `ASTSource` with no attributes gives one binary for every value, dtype class and alignment, and
+needs neither a GPU nor a driver. Triton keeps compiled code across processes in its own cache; within a process each
+variant is compiled once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import UnsupportedError
+
+__all__ = ["FIELDS", "KernelVariant", "Shape", "choose_shape", "compile_stats", "compile_variant", "nested_arguments"]
+
+FIELDS = (
+    "sequence_lengths",
+    "row_req_pool_indices",
+    "prefix_lengths",
+    "compressed_lengths",
+    "write_locs",
+    "logical_positions",
+    "pending_ring_slots",
+    "ring_group_locs",
+    "page_table",
+)
+"""Names of a step's buffers in the order of the kernel's tuples and of the Rust core."""
+
+MODES = {"decode": 0, "target_verify": 1, "draft_extend": 2}
+
+_POINTERS = ("seq_lens", "req_pool_indices", "extend_lens", "req_to_token", "status")
+_SCAN = 1024
+"""Extend lengths that a program sums at a time; the core bounds a bucket's rows so that a block's sum fits 31 bits."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a launch is cut up.
+
+    Attributes:
+        splits: programs that share a row's page table.
+        block: page table entries that a program handles at a time.
+        num_warps: warps of a program.
+    """
+
+    splits: int
+    block: int
+    num_warps: int
+
+
+@dataclass(frozen=True)
+class KernelVariant:
+    """What a compiled kernel depends on.
+
+    Attributes:
+        mode: "decode", "target_verify" or "draft_extend".
+        num_steps: steps of the group.
+        buffers: names of the buffers that each step has.
+        compress_ratio: tokens of a compressed group.
+        page_size: tokens of a page.
+        block: page table entries that a program handles at a time.
+        num_warps: warps of a program.
+    """
+
+    mode: str
+    num_steps: int
+    buffers: tuple[str, ...]
+    compress_ratio: int
+    page_size: int
+    block: int
+    num_warps: int
+
+    def constants(self) -> dict[str, int]:
+        """Values of the kernel's compile-time parameters."""
+        return {
+            "MODE": MODES[self.mode],
+            "RATIO": self.compress_ratio,
+            "PAGE_SIZE": self.page_size,
+            "RING": 1 << (self.compress_ratio - 1).bit_length(),
+            "BLOCK": self.block,
+            "SCAN": _SCAN,
+        }
+
+
+def choose_shape(rows: int, max_pages: int) -> Shape:
+    """How to cut up a launch over `rows` rows whose page tables have `max_pages` entries.
+
+    Few rows leave most of the GPU idle, so a row's pages are shared between programs; many rows fill it by themselves,
+    and a further program a row would only add to the launch. A page table of a million tokens is worth more programs.
+    """
+    if max_pages <= 256 or rows >= 256:
+        return Shape(splits=1, block=256, num_warps=4)
+    if max_pages > 8192 and rows <= 32:
+        return Shape(splits=16, block=256, num_warps=4)
+    return Shape(splits=4, block=256, num_warps=4)
+
+
+def shapes() -> tuple[Shape, ...]:
+    """One shape for each binary that `choose_shape` can lead to."""
+    return (Shape(splits=1, block=256, num_warps=4),)
+
+
+_lock = threading.Lock()
+_compiled: dict[tuple[KernelVariant, int], Any] = {}
+_seconds = 0.0
+
+
+def compile_stats() -> tuple[int, float]:
+    """Kernels compiled in this process, and the seconds that took."""
+    return len(_compiled), _seconds
+
+
+def is_compiled(variant: KernelVariant, capability: int) -> bool:
+    """Whether a variant is compiled already in this process."""
+    return (variant, capability) in _compiled
+
+
+def compile_variant(variant: KernelVariant, capability: int) -> Any:
+    """Compiles a variant for a compute capability such as 90, or returns it if that was done before.
+
+    Returns:
+        Triton's `CompiledKernel`; it may be started on any device of that capability.
+
+    Raises:
+        UnsupportedError: Triton is not installed, or cannot compile the kernel.
+    """
+    global _seconds
+    key = (variant, capability)
+    with _lock:
+        if key not in _compiled:
+            started = time.perf_counter()
+            _compiled[key] = _compile(variant, capability)
+            _seconds += time.perf_counter() - started
+        return _compiled[key]
+
+
+def _compile(variant: KernelVariant, capability: int) -> Any:
+    try:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+    except ImportError as error:
+        raise UnsupportedError(f"Triton is not usable here ({error}); install triton, or use backend 'host'") from error
+    from .kernel import refresh_kernel
+
+    if not isinstance(refresh_kernel, triton.JITFunction):
+        raise UnsupportedError("TRITON_INTERPRET is set, so nothing can be compiled; unset it, or use CPU tensors")
+    names = [parameter.name for parameter in refresh_kernel.params]
+    constants: dict[tuple[int, ...], Any] = {
+        (names.index(name),): value for name, value in variant.constants().items()
+    }
+    step = tuple(_pointer_type(field) if field in variant.buffers else "constexpr" for field in FIELDS)
+    for index in range(variant.num_steps):
+        for place, kind in enumerate(step):
+            if kind == "constexpr":
+                constants[names.index("steps"), index, place] = None
+    signature: dict[str, Any] = dict.fromkeys(names, "i64")
+    signature.update(dict.fromkeys(_POINTERS, "*i32"))
+    signature.update(dict.fromkeys(variant.constants(), "constexpr"))
+    signature["steps"] = (step,) * variant.num_steps
+    signature["offsets"] = ("i64",) * variant.num_steps
+    source = ASTSource(fn=refresh_kernel, signature=signature, constexprs=constants, attrs={})
+    try:
+        return triton.compile(
+            source, target=GPUTarget("cuda", capability, 32), options={"num_warps": variant.num_warps}
+        )
+    except Exception as error:
+        raise UnsupportedError(
+            f"Triton {triton.__version__} cannot compile the refresh kernel ({error}); use backend 'host' or another "
+            "Triton"
+        ) from error
+
+
+def _pointer_type(field: str) -> str:
+    return "*i64" if field == "pending_ring_slots" else "*i32"
+
+
+def nested_arguments(words: tuple[Any, ...], variant: KernelVariant) -> list[Any]:
+    """Packed arguments as Triton's launchers take them: steps and offsets as tuples, None for absent buffers."""
+    present = [field in variant.buffers for field in FIELDS]
+    scalars = len(words) - variant.num_steps * (sum(present) + 1)
+    rest = iter(words[scalars:])
+    steps = tuple(tuple(next(rest) if there else None for there in present) for _ in range(variant.num_steps))
+    return [*words[:scalars], steps, tuple(rest), *variant.constants().values()]
+
+
+def refusal(compiled: Any) -> str | None:
+    """Why a compiled kernel must not be started past Triton's own launcher; None if it may be."""
+    metadata = compiled.metadata
+    checks = (
+        (getattr(metadata, "num_ctas", 1) != 1, "it runs in clusters of thread blocks"),
+        (getattr(metadata, "launch_pdl", False), "it uses programmatic dependent launch"),
+        (getattr(metadata, "launch_cooperative_grid", False), "it is a cooperative launch"),
+        (getattr(metadata, "global_scratch_size", 0) > 0, "it needs global scratch memory"),
+        (getattr(metadata, "profile_scratch_size", 0) > 0, "it needs profiling scratch memory"),
+        (bool(getattr(metadata, "instrumentation_mode", "")), "it is instrumented"),
+    )
+    return next((reason for found, reason in checks if found), None)

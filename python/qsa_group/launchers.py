@@ -1,0 +1,140 @@
+"""Which way a kernel can be started here, and the objects that start it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import torch
+
+from . import _core, compile
+from .errors import LaunchError, UnsupportedError
+
+__all__ = ["capability", "capturing", "direct_refusal", "hook_lists", "interpreting", "load_kernel", "triton_refusal"]
+
+_lock = threading.Lock()
+_loaded: dict[tuple[compile.KernelVariant, int, str], _core.Kernel] = {}
+
+
+def interpreting() -> bool:
+    """Whether Triton runs kernels in Python, on host memory (TRITON_INTERPRET=1 when it was imported)."""
+    if os.environ.get("TRITON_INTERPRET", "0") not in ("1", "true", "on", "yes", "y"):
+        return False
+    try:
+        import triton
+
+        from .kernel import refresh_kernel
+    except ImportError:
+        return False
+    return not isinstance(refresh_kernel, triton.JITFunction)
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether the current stream is recording a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def capability(device: torch.device) -> int:
+    """Compute capability of a device as Triton writes it, such as 90."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
+def triton_refusal(device: torch.device) -> str | None:
+    """Why Triton cannot run the kernel on tensors of this device; None if it can."""
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        return f"Triton is not usable here ({error})"
+    if device.type == "cpu":
+        return None if interpreting() else "CPU tensors need Triton's interpreter (set TRITON_INTERPRET=1)"
+    if device.type != "cuda" or torch.version.cuda is None:
+        return f"the kernel is compiled for NVIDIA GPUs, the tensors are on {device}"
+    return None
+
+
+def direct_refusal(device: torch.device, driver: str) -> str | None:
+    """Why the kernel cannot be started by a bare driver call on this device; None if it can."""
+    if driver != "cuda":
+        return None
+    if device.type != "cuda":
+        return f"direct launches need a CUDA device, the tensors are on {device}"
+    refusal = triton_refusal(device)
+    if refusal is None and interpreting():
+        refusal = "TRITON_INTERPRET is set, so nothing is compiled"
+    return refusal
+
+
+def load_kernel(variant: compile.KernelVariant, device: torch.device, driver: str) -> tuple[Any, _core.Kernel | str]:
+    """The compiled kernel of a variant, and it loaded on a device; a refusal in words where it must not be.
+
+    Raises:
+        UnsupportedError: it would have to be compiled or loaded inside a capture, or cannot be compiled.
+    """
+    if driver != "cuda":
+        return None, _core.Kernel(b"", "stub", variant.num_warps, 0, variant.num_steps, len(variant.buffers), driver=driver)
+    arch = capability(device)
+    key = (variant, arch, str(device))
+    found = _loaded.get(key)
+    if found is None and capturing(device):
+        raise UnsupportedError(
+            f"a kernel for {variant.num_steps} steps is not loaded on {device} and a capture is on; plan, or call "
+            "planner.warmup, before the capture"
+        )
+    compiled = compile.compile_variant(variant, arch)
+    if found is not None:
+        return compiled, found
+    refused = compile.refusal(compiled)
+    if refused is not None:
+        return compiled, refused
+    with _lock, torch.cuda.device(device):
+        # A fresh thread has no context until the device is touched.
+        torch.cuda.synchronize(device)
+        metadata = compiled.metadata
+        try:
+            kernel = _load(compiled.asm["cubin"], metadata, variant)
+        except (UnsupportedError, LaunchError) as error:
+            return compiled, str(error)
+        _loaded[key] = kernel
+    return compiled, kernel
+
+
+def _load(cubin: bytes, metadata: Any, variant: compile.KernelVariant) -> _core.Kernel:
+    def load(scratch_words: int) -> _core.Kernel:
+        return _core.Kernel(
+            cubin,
+            metadata.name,
+            metadata.num_warps,
+            metadata.shared,
+            variant.num_steps,
+            len(variant.buffers),
+            scratch_words,
+        )
+
+    # Triton appends two scratch pointers from 3.5 on and one before; the binary's own table says which.
+    try:
+        return load(2)
+    except UnsupportedError:
+        return load(1)
+
+
+def hook_lists() -> list[list[Any]]:
+    """The lists that Triton's launch hooks stand in; a profiler has hooked launches while one of them is not empty.
+
+    Raises:
+        UnsupportedError: this Triton keeps hooks in a way that cannot be watched, and one is set.
+    """
+    try:
+        from triton import knobs
+    except ImportError:
+        return []
+    lists = []
+    for name in ("launch_enter_hook", "launch_exit_hook"):
+        hook = getattr(knobs.runtime, name, None)
+        calls = getattr(hook, "calls", None)
+        if isinstance(calls, list):
+            lists.append(calls)
+        elif hook is not None:
+            raise UnsupportedError(f"Triton's {name} is set")
+    return lists

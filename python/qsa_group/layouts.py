@@ -1,0 +1,85 @@
+"""What a caller describes: the request table and a step's buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import _core
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["RequestTable", "StepBuffers"]
+
+
+class RequestTable:
+    """The engine's table of KV slots, from which a refresh reads write locations and page ids.
+
+    Args:
+        req_to_token: [slots, width] int32, KV slot of each token of each request. Page-aligned: the slots of a page are
+            consecutive. Any strides that keep its entries apart. Slot 0 is never allocated; padding rows read it.
+        compress_ratio: tokens of a compressed group, at least 1.
+        page_size: full-KV tokens of a page, a multiple of `compress_ratio`.
+
+    Raises:
+        LayoutError: naming `req_to_token`, `compress_ratio` or `page_size`.
+    """
+
+    def __init__(self, req_to_token: torch.Tensor, *, compress_ratio: int, page_size: int) -> None:
+        self._core = _core.Table(req_to_token, compress_ratio, page_size)
+        self.req_to_token = req_to_token
+        self.compress_ratio = compress_ratio
+        self.page_size = page_size
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the table, and so of everything that is planned over it."""
+        return self.req_to_token.device
+
+    @property
+    def slots(self) -> int:
+        """Request slots."""
+        return self._core.slots
+
+    @property
+    def width(self) -> int:
+        """Tokens of a slot."""
+        return self._core.width
+
+    def __repr__(self) -> str:
+        return (
+            f"RequestTable([{self.slots}, {self.width}] on {self.device}, compress_ratio={self.compress_ratio}, "
+            f"page_size={self.page_size})"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class StepBuffers:
+    """The buffers that one step's graph reads. An absent one (None) is not computed.
+
+    A row of length n has position n - 1; r is its request slot.
+
+    Attributes:
+        offset: what the step adds to a request's live length; decode mode only. Usually step + 1.
+        sequence_lengths: [rows] int32, n.
+        row_req_pool_indices: [rows] int32, r.
+        prefix_lengths: [rows] int32, tokens before the rows of this pass.
+        compressed_lengths: [rows] int32, n // ratio.
+        write_locs: [rows] int32, the compressed slot that row completes a group in, or 0.
+        logical_positions: [rows] int32, n - 1.
+        pending_ring_slots: [rows] int64, r * ratio + (n - 1) % ratio.
+        ring_group_locs: [rows, ratio] int32, ring slots of the members of the row's group.
+        page_table: [rows, max_pages] int32, full-KV page ids; entries past ceil(n / page_size) keep what they hold.
+    """
+
+    offset: int = 1
+    sequence_lengths: torch.Tensor | None = None
+    row_req_pool_indices: torch.Tensor | None = None
+    prefix_lengths: torch.Tensor | None = None
+    compressed_lengths: torch.Tensor | None = None
+    write_locs: torch.Tensor | None = None
+    logical_positions: torch.Tensor | None = None
+    pending_ring_slots: torch.Tensor | None = None
+    ring_group_locs: torch.Tensor | None = None
+    page_table: torch.Tensor | None = None

@@ -1,0 +1,291 @@
+"""The planner: validates, groups, compiles and caches, so that a plan's `run` has nothing left to do but launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from . import _core, compile, launchers
+from .errors import LayoutError, UnsupportedError
+from .layouts import RequestTable, StepBuffers
+from .plans import Blueprint, Explanation, ReplayPlan, ReplayStatus, StagedPlan, TritonPlan
+
+__all__ = ["Explanation", "ReplayPlan", "ReplayPlanner", "ReplayStatus", "RequestTable", "StepBuffers"]
+
+_BACKENDS = ("auto", "direct", "triton", "host")
+_STATUS_WORDS = 1024
+"""Status words that are allocated at a time, so that a plan made inside a capture need not allocate."""
+
+
+class ReplayPlanner:
+    """Makes plans over one request table, and keeps them.
+
+    Args:
+        table: the request table that every plan reads.
+        backend: "direct" starts the kernel by one driver call, "triton" by Triton's own launcher, "host" runs on the
+            CPU. "auto" takes the first of these that is sound here. A direct plan that must not be started directly
+            goes through Triton's launcher, and its `explain()` says why.
+        cache_capacity: most plans that are kept, least recently used out first; 0 keeps none.
+
+    Raises:
+        LayoutError: an unknown backend or a bad capacity.
+        UnsupportedError: the backend cannot work on the table's device here.
+
+    Attributes:
+        backend: the backend as resolved.
+    """
+
+    def __init__(
+        self,
+        table: RequestTable,
+        backend: str = "auto",
+        *,
+        cache_capacity: int = 256,
+        _driver: str = "cuda",
+        _shape: compile.Shape | None = None,
+    ) -> None:
+        if not isinstance(table, RequestTable):
+            raise LayoutError(
+                f"table has type {type(table).__name__}, must be RequestTable; wrap req_to_token in one", field="table"
+            )
+        if cache_capacity < 0:
+            raise LayoutError(
+                f"cache_capacity has value {cache_capacity}, must be at least 0; pass 0 to keep no plan",
+                field="cache_capacity",
+            )
+        self.table = table
+        self._driver = _driver
+        self._shape = _shape
+        self.backend, self._reasons = _resolve(backend, table.device, _driver)
+        self._cache = _core.Cache(cache_capacity)
+        self._plans = 0
+        self._status: list[torch.Tensor] = []
+        self._refill_status()
+
+    def plan(
+        self,
+        steps: Sequence[StepBuffers],
+        mode: str = "decode",
+        *,
+        draft_token_num: int | None = None,
+        padding: str = "count",
+    ) -> ReplayPlan:
+        """A plan for these steps; the one made before, if everything it holds is the same.
+
+        Args:
+            steps: one `StepBuffers` a step, at least one. Steps that can share a launch do; the others run one by one
+                in their order.
+            mode: "decode": row i is request i at its length plus the step's offset. "target_verify": `draft_token_num`
+                rows a request. "draft_extend": `extend_lens[q]` packed rows of request q.
+            draft_token_num: rows of a request; target verify only.
+            padding: "count": `run`'s `num_padding` says how many requests at the end are padding. "slot": a request
+                with slot 0 is padding, so that no host value changes between runs and a run can be recorded in a graph.
+
+        Raises:
+            LayoutError: a buffer or argument has a wrong form; names the step and the field.
+            CapacityError: a bucket of more rows than can be served.
+            UnsupportedError: no kernel can be had here, or it is not loaded yet and a capture is on.
+        """
+        planned = tuple(steps)
+        for index, step in enumerate(planned):
+            if not isinstance(step, StepBuffers):
+                raise LayoutError(
+                    f"step {index} has type {type(step).__name__}, must be StepBuffers; wrap its buffers in one",
+                    step=index,
+                    field="steps",
+                )
+        request = _core.Request(self.table._core, mode, draft_token_num, padding, planned)
+        held: ReplayPlan | None = self._cache.get(request)
+        if held is not None:
+            return held
+        plan = self._make(request, planned, mode, draft_token_num, padding)
+        self._plans += 1
+        # What was evicted is released here, when the list goes, and never inside a capture.
+        self._cache.insert(request, plan, not launchers.capturing(self.table.device))
+        return plan
+
+    def warmup(
+        self,
+        num_steps: int | Iterable[int],
+        mode: str = "decode",
+        *,
+        buffers: Iterable[str] = compile.FIELDS,
+    ) -> None:
+        """Compiles and loads the kernels of these group sizes, so that a later `plan` finds them, inside a capture too.
+
+        Args:
+            num_steps: steps of a group, or several such numbers.
+            mode: as for `plan`.
+            buffers: names of the buffers that each step has.
+
+        Raises:
+            LayoutError: an unknown mode or buffer, or a group of less than one step.
+            UnsupportedError: a kernel cannot be had here.
+        """
+        named = set(buffers)
+        unknown = sorted(named - set(compile.FIELDS))
+        if unknown or not named:
+            raise LayoutError(
+                f"buffers has {unknown or 'nothing'}, must be names out of {', '.join(compile.FIELDS)}; pass the names "
+                "of StepBuffers",
+                field="buffers",
+            )
+        if mode not in compile.MODES:
+            raise LayoutError(
+                f"mode has value {mode!r}, must be one of {', '.join(compile.MODES)}; pass one of these", field="mode"
+            )
+        sizes = [num_steps] if isinstance(num_steps, int) else list(num_steps)
+        if any(size < 1 for size in sizes):
+            raise LayoutError(f"num_steps has value {sizes}, must be at least 1; pass sizes of groups", field="num_steps")
+        if self.backend == "host" or launchers.interpreting():
+            return
+        present = tuple(name for name in compile.FIELDS if name in named)
+        for size in sizes:
+            for shape in compile.shapes() if self._shape is None else (self._shape,):
+                launchers.load_kernel(self._variant(mode, size, present, shape), self.table.device, self._driver)
+
+    def drop(self, plan: ReplayPlan) -> bool:
+        """Forgets a plan; whether it was kept. Whoever holds it can still run it."""
+        return self._cache.drop(plan)
+
+    def clear(self) -> int:
+        """Forgets every plan, and returns how many there were. For when the table or the graphs are replaced."""
+        return len(self._cache.clear())
+
+    def stats(self) -> dict[str, Any]:
+        """What was planned and run so far.
+
+        Returns:
+            backend, plans (made), hits, misses, evictions, dropped, cached, capacity, runs, launches, step_refreshes
+            (the launches that a launch a step would have taken), overlap_runs, hooked_runs, and for the whole process
+            compiles and compile_seconds.
+        """
+        compiles, seconds = compile.compile_stats()
+        return {
+            "backend": self.backend,
+            "plans": self._plans,
+            **self._cache.stats(),
+            "compiles": compiles,
+            "compile_seconds": seconds,
+        }
+
+    def __repr__(self) -> str:
+        return f"ReplayPlanner({self.table!r}, backend={self.backend!r})"
+
+    def _make(
+        self,
+        request: _core.Request,
+        steps: tuple[StepBuffers, ...],
+        mode: str,
+        draft_token_num: int | None,
+        padding: str,
+    ) -> ReplayPlan:
+        choose = compile.choose_shape
+        shapes = [
+            self._shape or choose(rows, pages)
+            for rows, pages in zip(request.group_rows, request.group_pages, strict=True)
+        ]
+        blueprint = Blueprint(
+            request=request,
+            cache=self._cache,
+            table=self.table,
+            steps=steps,
+            mode=mode,
+            draft_token_num=draft_token_num,
+            padding=padding,
+            backend=self.backend,
+            status_word=self._next_status(),
+            shapes=shapes,
+            fallbacks=list(self._reasons),
+        )
+        if self.backend == "host":
+            if self.table.device.type == "cpu":
+                return ReplayPlan(blueprint)
+            blueprint.kernels = []
+            blueprint.fallbacks.append(f"tensors on {self.table.device} are staged through the host")
+            return StagedPlan(blueprint)
+        blueprint.variants = [
+            self._variant(mode, len(group), tuple(buffers), shape)
+            for group, buffers, shape in zip(request.groups, request.group_buffers, shapes, strict=True)
+        ]
+        blueprint.kernels = []
+        if launchers.interpreting() and self._driver == "cuda":
+            return TritonPlan(blueprint)
+        loaded = [launchers.load_kernel(variant, self.table.device, self._driver) for variant in blueprint.variants]
+        blueprint.compiled = [compiled for compiled, _ in loaded]
+        if self.backend == "direct":
+            refused = self._refusal(blueprint, [kernel for _, kernel in loaded])
+            if refused is None:
+                return ReplayPlan(blueprint)
+            blueprint.backend = "triton"
+            blueprint.fallbacks.append(f"not started directly but by Triton's launcher: {refused}")
+        return TritonPlan(blueprint)
+
+    def _refusal(self, blueprint: Blueprint, kernels: list[_core.Kernel | str]) -> str | None:
+        """Makes a blueprint direct, or says why it cannot be."""
+        refused = next((kernel for kernel in kernels if isinstance(kernel, str)), None)
+        if refused is not None:
+            return refused
+        try:
+            blueprint.hooks = [] if self._driver != "cuda" else launchers.hook_lists()
+        except UnsupportedError as error:
+            return str(error)
+        blueprint.kernels = [kernel for kernel in kernels if not isinstance(kernel, str)]
+        return None
+
+    def _variant(
+        self, mode: str, num_steps: int, buffers: tuple[str, ...], shape: compile.Shape
+    ) -> compile.KernelVariant:
+        return compile.KernelVariant(
+            mode=mode,
+            num_steps=num_steps,
+            buffers=buffers,
+            compress_ratio=self.table.compress_ratio,
+            page_size=self.table.page_size,
+            block=shape.block,
+            num_warps=shape.num_warps,
+        )
+
+    def _next_status(self) -> torch.Tensor:
+        if not self._status:
+            if launchers.capturing(self.table.device):
+                raise UnsupportedError("no status word is left and a capture is on; plan before the capture")
+            self._refill_status()
+        return self._status.pop()
+
+    def _refill_status(self) -> None:
+        device = self.table.device
+        words = torch.zeros(_STATUS_WORDS, dtype=torch.int32, device=device)
+        if device.type == "cuda":
+            # Runs may come on any stream, and must find the words cleared.
+            torch.cuda.current_stream(device).synchronize()
+        self._status = [words[index : index + 1] for index in reversed(range(_STATUS_WORDS))]
+
+
+def _resolve(backend: str, device: torch.device, driver: str) -> tuple[str, list[str]]:
+    """The backend that will be used, and why not a better one."""
+    if backend not in _BACKENDS:
+        raise LayoutError(
+            f"backend has value {backend!r}, must be one of {', '.join(_BACKENDS)}; pass one of these", field="backend"
+        )
+    if device.type == "meta":
+        raise UnsupportedError("the request table is on the meta device, which holds no data; pass real tensors")
+    direct = launchers.direct_refusal(device, driver)
+    by_triton = launchers.triton_refusal(device)
+    if backend == "direct":
+        if direct is not None:
+            raise UnsupportedError(f"backend 'direct' cannot be used: {direct}; use backend 'auto'")
+        return backend, []
+    if backend == "triton":
+        if by_triton is not None:
+            raise UnsupportedError(f"backend 'triton' cannot be used: {by_triton}; use backend 'auto'")
+        return backend, []
+    if backend == "host" or device.type == "cpu":
+        return "host", []
+    if direct is None:
+        return "direct", []
+    if by_triton is None:
+        return "triton", [f"no direct launches: {direct}"]
+    return "host", [f"no kernel: {by_triton}"]

@@ -1,0 +1,396 @@
+"""A plan: what is checked and packed once, and run many times."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import _core, compile
+from .launchers import interpreting
+
+if TYPE_CHECKING:
+    from .layouts import RequestTable, StepBuffers
+
+__all__ = ["Explanation", "ReplayPlan", "ReplayStatus"]
+
+
+class ReplayStatus(enum.IntFlag):
+    """Why rows of a refresh were made inert or dropped; 0 where every row was served."""
+
+    OK = 0
+    SLOT_OUT_OF_TABLE = 1
+    """A request slot outside the table."""
+    LENGTH_NOT_POSITIVE = 2
+    """A row length of 0 or less."""
+    LENGTH_EXCEEDS_TABLE = 4
+    """A row length past the table's width."""
+    ROWS_EXCEED_BUCKET = 8
+    """More packed rows than the bucket holds; those past it were dropped."""
+    EXTEND_LENGTH_NEGATIVE = 16
+    """A negative extend length, taken as 0."""
+
+
+class Explanation(str):
+    """How a plan runs, in words; `data` says the same for programs.
+
+    Attributes:
+        data: backend, device, mode, padding, rows, groups, splits, launches, step_by_step_launches, fallbacks,
+            runs and overlap_runs; only JSON types.
+    """
+
+    data: dict[str, Any]
+
+    def __new__(cls, words: str, data: dict[str, Any]) -> Explanation:
+        """Joins words and data."""
+        made = super().__new__(cls, words)
+        made.data = data
+        return made
+
+
+@dataclass
+class Blueprint:
+    """What a plan is made from."""
+
+    request: _core.Request
+    cache: _core.Cache
+    table: RequestTable
+    steps: tuple[StepBuffers, ...]
+    mode: str
+    draft_token_num: int | None
+    padding: str
+    backend: str
+    status_word: torch.Tensor
+    shapes: list[compile.Shape]
+    variants: list[compile.KernelVariant] = field(default_factory=list)
+    compiled: list[Any] = field(default_factory=list)
+    kernels: list[_core.Kernel] | None = None
+    hooks: list[list[Any]] = field(default_factory=list)
+    fallbacks: list[str] = field(default_factory=list)
+
+
+class ReplayPlan(_core.Plan):
+    """The refresh of one graph's buffers, made by `ReplayPlanner.plan`. It owns references to all it writes and reads.
+
+    `run` may be called from several threads. Keep the plan for as long as a CUDA graph that recorded it is replayed.
+
+    Attributes:
+        backend: "direct", "triton" or "host", as it runs.
+        mode: "decode", "target_verify" or "draft_extend".
+        padding: "count" or "slot".
+        steps: the planned `StepBuffers`.
+        table: the `RequestTable` it reads.
+        status_word: [1] int32 on the plan's device, or-ed by every run; see `status`.
+    """
+
+    def __new__(cls, blueprint: Blueprint) -> ReplayPlan:
+        """Made by `ReplayPlanner.plan` alone."""
+        return super().__new__(
+            cls,
+            blueprint.request,
+            blueprint.cache,
+            blueprint.status_word.data_ptr(),
+            [shape.splits for shape in blueprint.shapes],
+            blueprint.kernels,
+            blueprint.hooks,
+        )
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self._blueprint = blueprint
+        self.backend = blueprint.backend
+        self.mode = blueprint.mode
+        self.padding = blueprint.padding
+        self.steps = blueprint.steps
+        self.table = blueprint.table
+        self.status_word = blueprint.status_word
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Step indices of each launch, in launch order."""
+        return self._request.groups
+
+    @property
+    def device(self) -> torch.device:
+        """Device of every tensor of the plan."""
+        return self.table.device
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the smallest step's bucket."""
+        return min(self._request.group_rows)
+
+    def status(self) -> ReplayStatus:
+        """What went wrong in rows since the plan was made or the status reset. Waits for the device; not for hot paths.
+
+        An engine that wants it there copies `status_word` along with what it copies anyway.
+        """
+        return ReplayStatus(int(self.status_word.item()))
+
+    def reset_status(self) -> None:
+        """Clears the status, in the order of the current stream."""
+        self.status_word.zero_()
+
+    def explain(self) -> Explanation:
+        """How this plan runs and why: groups, what kept steps apart, fallbacks that were taken."""
+        request = self._request
+        groups = [list(group) for group in request.groups]
+        data = {
+            "backend": self.backend,
+            "device": str(self.device),
+            "mode": self.mode,
+            "padding": self.padding,
+            "rows": request.group_rows,
+            "groups": groups,
+            "splits": request.splits,
+            "launches": len(groups),
+            "step_by_step_launches": len(self.steps),
+            "fallbacks": list(self._fallbacks()),
+            "runs": self._runs,
+            "overlap_runs": self._overlap_runs,
+            "hooked_runs": self._hooked_runs,
+        }
+        return Explanation("\n".join(_words(data)), data)
+
+    def _fallbacks(self) -> list[str]:
+        found = list(self._blueprint.fallbacks)
+        if self._overlap_runs:
+            found.append(
+                f"in {self._overlap_runs} of {self._runs} runs a live input shared memory with an output: the steps ran "
+                "one by one in their order, each on a snapshot of the inputs"
+            )
+        if self._hooked_runs:
+            found.append(
+                f"in {self._hooked_runs} of {self._runs} runs Triton launch hooks were set (a profiler): the kernel was "
+                "started by Triton's own launcher"
+            )
+        return found
+
+    def _run_apart(
+        self,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int,
+        extend_lens: torch.Tensor | None,
+    ) -> None:
+        """One launch a step, in order, each on a snapshot: an input shares memory with an output."""
+        for step in range(len(self.steps)):
+            extend = None if extend_lens is None else extend_lens.clone()
+            self._run_step(step, seq_lens.clone(), req_pool_indices.clone(), num_padding, extend)
+
+    def _run_hooked(
+        self,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int,
+        extend_lens: torch.Tensor | None,
+    ) -> None:
+        """Every group through Triton's own launcher, which calls the hooks."""
+        for group in range(len(self.groups)):
+            launch_by_triton(self, group, seq_lens, req_pool_indices, num_padding, extend_lens)
+        self._count(len(self.groups), len(self.steps))
+
+    def __repr__(self) -> str:
+        return (
+            f"ReplayPlan({self.mode}, {len(self.steps)} steps in {len(self.groups)} launches, rows={self.num_rows}, "
+            f"backend={self.backend!r}, device={self.device})"
+        )
+
+
+class PythonPlan(ReplayPlan):
+    """A plan whose launches Python makes; subclasses say how one group, or one step alone, is run."""
+
+    def run(
+        self,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int = 0,
+        extend_lens: torch.Tensor | None = None,
+    ) -> None:
+        """Refreshes every planned buffer from the live batch; see `_core.Plan.run`."""
+        overlaps = self._admit(seq_lens, req_pool_indices, num_padding, extend_lens)
+        if overlaps is None:
+            return
+        if overlaps:
+            self._run_apart(seq_lens, req_pool_indices, num_padding, extend_lens)
+            return
+        self._run_groups(seq_lens, req_pool_indices, num_padding, extend_lens)
+        self._count(len(self.groups), len(self.steps))
+
+    def _run_groups(
+        self,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int,
+        extend_lens: torch.Tensor | None,
+    ) -> None:
+        raise NotImplementedError
+
+
+class TritonPlan(PythonPlan):
+    """Started by Triton's own launcher, or by its interpreter."""
+
+    def _run_groups(
+        self,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int,
+        extend_lens: torch.Tensor | None,
+    ) -> None:
+        for group in range(len(self.groups)):
+            launch_by_triton(self, group, seq_lens, req_pool_indices, num_padding, extend_lens)
+
+    def _run_step(
+        self,
+        step: int,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int = 0,
+        extend_lens: torch.Tensor | None = None,
+    ) -> None:
+        group = next(index for index, members in enumerate(self.groups) if step in members)
+        launch_by_triton(self, group, seq_lens, req_pool_indices, num_padding, extend_lens, alone=step)
+        self._count(1, 1)
+
+
+class StagedPlan(PythonPlan):
+    """Run on the host for tensors that are not: copies in, refreshes, copies out. Slow, synchronous, and right."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        super().__init__(blueprint)
+        from .planner import ReplayPlanner
+        from .layouts import RequestTable, StepBuffers
+
+        table = blueprint.table
+        self._host_table = torch.zeros((table.slots, table.width), dtype=torch.int32)
+        self._mirrors = [
+            {name: torch.zeros(buffer.shape, dtype=buffer.dtype) for name, buffer in present(step)}
+            for step in blueprint.steps
+        ]
+        host_table = RequestTable(
+            self._host_table, compress_ratio=table.compress_ratio, page_size=table.page_size
+        )
+        planner = ReplayPlanner(host_table, backend="host", cache_capacity=0)
+        self._inner = [
+            planner.plan(
+                [StepBuffers(offset=step.offset, **mirror)],
+                mode=blueprint.mode,
+                draft_token_num=blueprint.draft_token_num,
+                padding=blueprint.padding,
+            )
+            for step, mirror in zip(blueprint.steps, self._mirrors, strict=True)
+        ]
+
+    def _run_groups(
+        self,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int,
+        extend_lens: torch.Tensor | None,
+    ) -> None:
+        self._host_table.copy_(self.table.req_to_token)
+        for group in self.groups:
+            for step in group:
+                self._stage(step, seq_lens, req_pool_indices, num_padding, extend_lens)
+
+    def _run_step(
+        self,
+        step: int,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int = 0,
+        extend_lens: torch.Tensor | None = None,
+    ) -> None:
+        self._host_table.copy_(self.table.req_to_token)
+        self._stage(step, seq_lens, req_pool_indices, num_padding, extend_lens)
+        self._count(1, 1)
+
+    def _stage(
+        self,
+        step: int,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int,
+        extend_lens: torch.Tensor | None,
+    ) -> None:
+        inner = self._inner[step]
+        extend = None if extend_lens is None else extend_lens.cpu()
+        inner.run(seq_lens.cpu(), req_pool_indices.cpu(), num_padding, extend)
+        for name, buffer in present(self.steps[step]):
+            buffer.copy_(self._mirrors[step][name])
+        status = int(inner.status())
+        if status:
+            self.status_word.bitwise_or_(status)
+
+
+def present(step: StepBuffers) -> list[tuple[str, torch.Tensor]]:
+    """The buffers that a step has, in the kernel's order."""
+    found = ((name, getattr(step, name)) for name in compile.FIELDS)
+    return [(name, buffer) for name, buffer in found if buffer is not None]
+
+
+def launch_by_triton(
+    plan: ReplayPlan,
+    group: int,
+    seq_lens: torch.Tensor,
+    req_pool_indices: torch.Tensor,
+    num_padding: int,
+    extend_lens: torch.Tensor | None,
+    alone: int | None = None,
+) -> None:
+    """Starts one group's kernel, or one step of it alone, through Triton's launcher or interpreter."""
+    blueprint = plan._blueprint
+    variant = blueprint.variants[group]
+    words: list[Any] = list(
+        plan._arguments(group, seq_lens, req_pool_indices, num_padding, extend_lens, alone=alone)
+    )
+    grid = (blueprint.request.group_rows[group], blueprint.shapes[group].splits, 1)
+    if interpreting():
+        _interpret(plan, group, words, grid, seq_lens, req_pool_indices, extend_lens, alone)
+        return
+    arguments = compile.nested_arguments(tuple(words), variant)
+    with torch.cuda.device(plan.device):
+        blueprint.compiled[group][grid](*arguments)
+
+
+def _interpret(
+    plan: ReplayPlan,
+    group: int,
+    words: list[Any],
+    grid: tuple[int, int, int],
+    seq_lens: torch.Tensor,
+    req_pool_indices: torch.Tensor,
+    extend_lens: torch.Tensor | None,
+    alone: int | None,
+) -> None:
+    """The interpreter takes tensors where a launcher takes addresses."""
+    from .kernel import refresh_kernel
+
+    blueprint = plan._blueprint
+    members = plan.groups[group] if alone is None else (alone,) * len(plan.groups[group])
+    buffers = [buffer for member in members for _, buffer in present(plan.steps[member])]
+    steps_at = len(words) - len(members) - len(buffers)
+    words[:3] = [seq_lens, req_pool_indices, seq_lens if extend_lens is None else extend_lens]
+    words[9] = blueprint.table.req_to_token
+    words[steps_at - 1] = plan.status_word
+    words[steps_at : steps_at + len(buffers)] = buffers
+    refresh_kernel[grid](*compile.nested_arguments(tuple(words), blueprint.variants[group]))
+
+
+def _words(data: dict[str, Any]) -> list[str]:
+    steps, launches = data["step_by_step_launches"], data["launches"]
+    lines = [
+        f"{data['mode']} on {data['device']}, backend {data['backend']}, padding by {data['padding']}: "
+        f"{steps} step{'s' * (steps != 1)} in {launches} launch{'es' * (launches != 1)}"
+    ]
+    for index, group in enumerate(data["groups"]):
+        members = ", ".join(str(step) for step in group)
+        lines.append(f"  launch {index}: step{'s' * (len(group) != 1)} {members} ({data['rows'][index]} rows)")
+    lines.extend(
+        f"  step {split['step']} cannot share the launch of step {split['group_of']}: {split['field']} is "
+        f"{split['value']} against {split['other']}"
+        for split in data["splits"]
+    )
+    lines.extend(f"  fallback: {reason}" for reason in data["fallbacks"])
+    return lines

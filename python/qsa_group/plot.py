@@ -1,0 +1,136 @@
+"""The demo's picture: one round's calls before and after grouping, and live tokens over time. Needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qsa_group.errors import QsaGroupError
+from qsa_group.runner import Lane, Timeline
+
+__all__ = ["PlotError", "draw"]
+
+_COLORS = {"decode": "#3565a8", "target_verify": "#c98a2b", "draft_extend": "#5c8f5a"}
+_WORDS = {"decode": "draft steps", "target_verify": "target verify", "draft_extend": "draft extend"}
+_INK = "#22272e"
+_MUTED = "#6a737d"
+
+
+class PlotError(QsaGroupError, RuntimeError):
+    """The picture cannot be drawn; the message says why."""
+
+
+def draw(
+    path: str,
+    timeline: Timeline,
+    samples: Sequence[tuple[float, int, int]],
+    *,
+    title: str,
+    where: str,
+) -> None:
+    """Draws the picture into ``path``.
+
+    Args:
+        path: a file name that ends in .png, .svg or .pdf.
+        timeline: a round measured both ways.
+        samples: one (simulated seconds, live tokens, requests) a round, in order of time.
+        title: what was served.
+        where: backend, device and versions.
+
+    Raises:
+        PlotError: matplotlib is missing, or the file cannot be written.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise PlotError("--plot needs matplotlib: pip install 'qsa-group[plot]'") from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    style = {
+        "font.size": 9,
+        "font.family": "DejaVu Sans",
+        "axes.edgecolor": _MUTED,
+        "axes.labelcolor": _INK,
+        "text.color": _INK,
+        "xtick.color": _MUTED,
+        "ytick.color": _MUTED,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with plt.rc_context(style):
+        figure, (lanes, tokens) = plt.subplots(
+            2, 1, figsize=(9, 5.4), height_ratios=(1.0, 1.25), layout="constrained"
+        )
+        _draw_lanes(lanes, timeline)
+        _draw_tokens(tokens, samples)
+        figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+        figure.supxlabel(where, fontsize=7, color=_MUTED, x=0.01, ha="left")
+        try:
+            figure.savefig(path, dpi=110)
+        except (OSError, ValueError) as error:
+            raise PlotError(f"cannot write the picture {path}: {error}") from error
+        finally:
+            plt.close(figure)
+
+
+def _draw_lanes(axes: Any, timeline: Timeline) -> None:
+    lanes = [timeline.step_by_step, timeline.grouped]
+    longest = max(lane.total for lane in lanes)
+    seen: set[str] = set()
+    for height, lane in zip((1, 0), lanes):
+        for segment in lane.segments:
+            axes.barh(
+                height,
+                segment.length,
+                left=segment.start,
+                height=0.5,
+                color=_COLORS[segment.mode],
+                edgecolor="white",
+                linewidth=1.2,
+                label=_WORDS[segment.mode] if segment.mode not in seen else None,
+            )
+            seen.add(segment.mode)
+            if segment.length > longest * 0.07:
+                axes.text(
+                    segment.start + segment.length / 2,
+                    height,
+                    segment.label,
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="white",
+                )
+        end = lane.segments[-1].start + lane.segments[-1].length
+        axes.text(end + longest * 0.012, height, _lane_words(lane), va="center", fontsize=8)
+    axes.set_yticks([1, 0], ["each step planned alone", "all steps in one plan"])
+    axes.tick_params(axis="y", length=0, labelcolor=_INK)
+    axes.spines["left"].set_visible(False)
+    axes.set_ylim(-0.5, 1.5)
+    axes.set_xlim(0, longest * 1.22)
+    axes.set_xlabel(
+        f"host time of the refreshes of one round, us (batch {timeline.batch} in bucket {timeline.bucket}, "
+        f"medians of {timeline.repeats})"
+    )
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=8, handlelength=1.0)
+
+
+def _lane_words(lane: Lane) -> str:
+    return f"{lane.launches} launches, {lane.total:.1f} us"
+
+
+def _draw_tokens(axes: Any, samples: Sequence[tuple[float, int, int]]) -> None:
+    thinned = samples[:: max(1, len(samples) // 4000)]
+    times = [time for time, _, _ in thinned]
+    live = [tokens / 1000 for _, tokens, _ in thinned]
+    axes.fill_between(times, live, color="#3565a8", alpha=0.18, linewidth=0)
+    axes.plot(times, live, color="#3565a8", linewidth=0.9)
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0)
+    axes.set_ylabel("live tokens, thousands")
+    axes.set_xlabel("simulated seconds")
+    if samples:
+        most = max(requests for _, _, requests in samples)
+        axes.set_title(
+            f"live tokens over {len(samples):,} rounds, up to {most} requests at once", fontsize=9, loc="left", color=_INK
+        )

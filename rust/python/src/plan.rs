@@ -1,0 +1,451 @@
+//! A plan's hot call.
+
+use std::ffi::CString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::time::Instant;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use qsa_group_core::driver::{Driver, Kernel, KernelImage, stub};
+use qsa_group_core::error::{Error, Place};
+use qsa_group_core::inputs::{Admission, LiveInputs};
+use qsa_group_core::launch::{self, Packed, SCRATCH_WORDS};
+use qsa_group_core::layout::StepLayout;
+use qsa_group_core::refresh::{self, refresh};
+use qsa_group_core::view::HostVector;
+
+use crate::cache::Counters;
+use crate::errors::Result;
+use crate::request::Request;
+use crate::tensor;
+
+/// A compiled kernel, loaded on the current device.
+#[pyclass(frozen, module = "qsa_group._core", name = "Kernel")]
+pub struct LoadedKernel {
+    kernel: Arc<Kernel>,
+    scratch_words: usize,
+}
+
+#[pymethods]
+impl LoadedKernel {
+    /// Loads `binary` (a cubin) into the calling thread's current context. `driver` is "cuda", "stub" or "stub-fail".
+    #[new]
+    #[pyo3(signature = (binary, name, num_warps, shared, num_steps, num_buffers, scratch_words=SCRATCH_WORDS, driver="cuda"))]
+    #[allow(clippy::too_many_arguments)] // One for each number that a binary's metadata has.
+    fn new(
+        binary: &[u8],
+        name: &str,
+        num_warps: u32,
+        shared: u32,
+        num_steps: usize,
+        num_buffers: usize,
+        scratch_words: usize,
+        driver: &str,
+    ) -> Result<LoadedKernel> {
+        let num_params = launch::num_words(num_steps, num_buffers) + scratch_words;
+        let name = CString::new(name).map_err(|_| Error::Unsupported {
+            what: "the kernel's name holds a zero byte".to_string(),
+            remedy: "report this",
+        })?;
+        let words = (num_params as u64).to_ne_bytes();
+        let (driver, binary) = match driver {
+            "stub" => (stub::get(stub::Behaviour::Succeed), &words[..]),
+            "stub-fail" => (stub::get(stub::Behaviour::Fail), &words[..]),
+            _ => (Driver::cuda()?, binary),
+        };
+        let image = KernelImage { binary, name: &name, num_warps, shared, num_params };
+        Ok(LoadedKernel { kernel: Arc::new(Kernel::load(driver, &image)?), scratch_words })
+    }
+}
+
+/// One group's arguments and the kernel that takes them.
+struct Launch {
+    packed: Packed,
+    kernel: Arc<Kernel>,
+    scratch_words: usize,
+}
+
+impl Launch {
+    /// The arguments that Triton's launcher takes: it appends the scratch pointers itself.
+    fn without_scratch(&self, inputs: &LiveInputs) -> Vec<u64> {
+        let mut words = self.packed.arguments(inputs);
+        words.truncate(words.len() - self.scratch_words);
+        words
+    }
+}
+
+/// How a plan's groups are run.
+enum Executor {
+    /// On host memory, here.
+    Host,
+    /// By the CUDA driver, here: each group's arguments and kernel.
+    Direct {
+        launches: Vec<Launch>,
+        stream_by_exchange: bool,
+        /// Triton's launch hooks: a profiler is at work while one of these lists is not empty.
+        hooks: Vec<Py<PyList>>,
+    },
+    /// By Python, from packed arguments.
+    Python { packed: Vec<Packed> },
+}
+
+/// The core of a plan. Frozen: calls from several threads share nothing but atomic counters.
+#[pyclass(frozen, subclass, module = "qsa_group._core", name = "Plan")]
+pub struct Plan {
+    request: Py<Request>,
+    admission: Admission,
+    executor: Executor,
+    status: u64,
+    splits: Vec<u32>,
+    counters: Arc<Counters>,
+    runs: AtomicU64,
+    overlap_runs: AtomicU64,
+    hooked_runs: AtomicU64,
+}
+
+impl Plan {
+    #[inline]
+    fn read(
+        &self,
+        seq_lens: &Bound<'_, PyAny>,
+        req_pool_indices: &Bound<'_, PyAny>,
+        num_padding: i64,
+        extend_lens: Option<&Bound<'_, PyAny>>,
+    ) -> Result<LiveInputs> {
+        let inputs = LiveInputs {
+            seq_lens: tensor::live(seq_lens, "seq_lens")?,
+            req_pool_indices: tensor::live(req_pool_indices, "req_pool_indices")?,
+            extend_lens: extend_lens.map(|lens| tensor::live(lens, "extend_lens")).transpose()?,
+            num_padding,
+        };
+        self.admission.check(&inputs)?;
+        Ok(inputs)
+    }
+
+    #[inline]
+    fn count(&self, launches: usize, steps: usize) {
+        self.counters.launches.fetch_add(launches as u64, Ordering::Relaxed);
+        self.counters.step_refreshes.fetch_add(steps as u64, Ordering::Relaxed);
+    }
+
+    /// Runs the executor over every group.
+    #[inline]
+    fn execute(&self, py: Python<'_>, inputs: &LiveInputs) -> Result<()> {
+        let request = self.request.get();
+        match &self.executor {
+            Executor::Host => (0..request.grouping.groups.len())
+                .for_each(|group| self.refresh_on_host(request, &request.members(group), inputs)),
+            Executor::Direct { launches, stream_by_exchange, .. } => {
+                let stream = tensor::current_stream(py, request.table.device, *stream_by_exchange)?;
+                for launch in launches {
+                    launch.packed.launch(&launch.kernel, inputs, stream)?;
+                }
+            }
+            Executor::Python { .. } => return Err(run_by_python().into()),
+        }
+        self.count(request.grouping.groups.len(), request.steps.len());
+        Ok(())
+    }
+
+    fn refresh_on_host(&self, request: &Request, steps: &[&StepLayout], inputs: &LiveInputs) {
+        let host = |vector: &qsa_group_core::inputs::LiveVector| HostVector {
+            ptr: vector.ptr,
+            len: vector.len,
+            stride: vector.stride,
+            wide: vector.wide,
+        };
+        let live = refresh::LiveInputs {
+            seq_lens: host(&inputs.seq_lens),
+            req_pool_indices: host(&inputs.req_pool_indices),
+            extend_lens: inputs.extend_lens.as_ref().map(host),
+            num_padding: inputs.num_padding,
+        };
+        // SAFETY: every address comes from a CPU tensor that the plan or the caller keeps alive over this call, with
+        // the shapes and strides that torch gave; the admission saw that inputs and outputs do not overlap, or the
+        // caller passed snapshots.
+        let bits = unsafe { refresh(&request.table, request.mode, request.padding, steps, &live) };
+        if bits != 0 {
+            // SAFETY: the status word is an aligned int32 of a tensor that the plan keeps alive.
+            unsafe { AtomicI32::from_ptr(self.status as *mut i32) }.fetch_or(bits, Ordering::Relaxed);
+        }
+    }
+
+    /// The packed arguments of a group's kernel with every step replaced by one: that step alone, by the same binary.
+    fn packed_alone(&self, request: &Request, step: usize, group: usize, scratch_words: usize) -> Packed {
+        let members = vec![&request.steps[step]; request.grouping.groups[group].len()];
+        Packed::new(
+            &request.table,
+            request.mode,
+            request.padding,
+            &members,
+            self.status,
+            self.splits[group],
+            scratch_words,
+        )
+    }
+}
+
+fn run_by_python() -> Error {
+    Error::Unsupported { what: "this plan is run by Python".to_string(), remedy: "call ReplayPlan.run" }
+}
+
+fn no_such_step(step: usize, steps: usize) -> Error {
+    Error::Layout {
+        place: Place::Argument("step"),
+        what: "value",
+        given: step.to_string(),
+        wanted: format!("below {steps}"),
+        remedy: "pass the index of a planned step",
+    }
+}
+
+#[pymethods]
+impl Plan {
+    /// `kernels` is None for a host plan, one `Kernel` a group for a direct one, and empty for one that Python runs.
+    #[new]
+    #[pyo3(signature = (request, cache, status, splits, kernels=None, hooks=vec![]))]
+    fn new(
+        py: Python<'_>,
+        request: Py<Request>,
+        cache: &crate::cache::Cache,
+        status: u64,
+        splits: Vec<u32>,
+        kernels: Option<Vec<Py<LoadedKernel>>>,
+        hooks: Vec<Py<PyList>>,
+    ) -> Result<Plan> {
+        let content = request.get();
+        let pack = |group: usize, scratch_words: usize| {
+            Packed::new(
+                &content.table,
+                content.mode,
+                content.padding,
+                &content.members(group),
+                status,
+                splits[group],
+                scratch_words,
+            )
+        };
+        let executor = match kernels {
+            None => Executor::Host,
+            Some(kernels) if kernels.is_empty() => {
+                Executor::Python { packed: (0..content.grouping.groups.len()).map(|group| pack(group, 0)).collect() }
+            }
+            Some(kernels) => Executor::Direct {
+                launches: kernels
+                    .iter()
+                    .enumerate()
+                    .map(|(group, loaded)| {
+                        let LoadedKernel { kernel, scratch_words } = loaded.get();
+                        Launch {
+                            packed: pack(group, *scratch_words),
+                            kernel: kernel.clone(),
+                            scratch_words: *scratch_words,
+                        }
+                    })
+                    .collect(),
+                stream_by_exchange: tensor::exchange_names_streams(py, content.table.device),
+                hooks,
+            },
+        };
+        let admission = Admission::new(content.table.device, content.mode, &content.steps);
+        Ok(Plan {
+            admission,
+            executor,
+            status,
+            splits,
+            counters: cache.counters(),
+            runs: AtomicU64::new(0),
+            overlap_runs: AtomicU64::new(0),
+            hooked_runs: AtomicU64::new(0),
+            request,
+        })
+    }
+
+    /// Refreshes every planned buffer from the live batch.
+    #[pyo3(signature = (seq_lens, req_pool_indices, num_padding=0, extend_lens=None))]
+    fn run(
+        slf: &Bound<'_, Self>,
+        seq_lens: &Bound<'_, PyAny>,
+        req_pool_indices: &Bound<'_, PyAny>,
+        num_padding: i64,
+        extend_lens: Option<&Bound<'_, PyAny>>,
+    ) -> Result<()> {
+        let plan = slf.get();
+        let inputs = plan.read(seq_lens, req_pool_indices, num_padding, extend_lens)?;
+        if inputs.batch() == 0 {
+            return Ok(());
+        }
+        plan.runs.fetch_add(1, Ordering::Relaxed);
+        plan.counters.runs.fetch_add(1, Ordering::Relaxed);
+        if plan.admission.overlaps_output(&inputs) {
+            plan.note_overlap();
+            slf.call_method1("_run_apart", (seq_lens, req_pool_indices, num_padding, extend_lens))?;
+            return Ok(());
+        }
+        if plan.is_hooked(slf.py()) {
+            slf.call_method1("_run_hooked", (seq_lens, req_pool_indices, num_padding, extend_lens))?;
+            return Ok(());
+        }
+        plan.execute(slf.py(), &inputs)
+    }
+
+    /// Checks and counts a call that Python runs: None for an empty batch, else whether an input overlaps an output.
+    #[pyo3(signature = (seq_lens, req_pool_indices, num_padding=0, extend_lens=None))]
+    fn _admit(
+        &self,
+        seq_lens: &Bound<'_, PyAny>,
+        req_pool_indices: &Bound<'_, PyAny>,
+        num_padding: i64,
+        extend_lens: Option<&Bound<'_, PyAny>>,
+    ) -> Result<Option<bool>> {
+        let inputs = self.read(seq_lens, req_pool_indices, num_padding, extend_lens)?;
+        if inputs.batch() == 0 {
+            return Ok(None);
+        }
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        self.counters.runs.fetch_add(1, Ordering::Relaxed);
+        let overlaps = self.admission.overlaps_output(&inputs);
+        if overlaps {
+            self.note_overlap();
+        }
+        Ok(Some(overlaps))
+    }
+
+    /// Counts launches that Python made.
+    fn _count(&self, launches: usize, steps: usize) {
+        self.count(launches, steps);
+    }
+
+    /// The kernel's arguments of a group, or of one step of it alone, as numbers in the kernel's order.
+    #[pyo3(signature = (group, seq_lens, req_pool_indices, num_padding=0, extend_lens=None, alone=None))]
+    fn _arguments<'py>(
+        &self,
+        py: Python<'py>,
+        group: usize,
+        seq_lens: &Bound<'_, PyAny>,
+        req_pool_indices: &Bound<'_, PyAny>,
+        num_padding: i64,
+        extend_lens: Option<&Bound<'_, PyAny>>,
+        alone: Option<usize>,
+    ) -> Result<Bound<'py, PyTuple>> {
+        let inputs = self.read(seq_lens, req_pool_indices, num_padding, extend_lens)?;
+        let request = self.request.get();
+        let words = match (alone, &self.executor) {
+            (Some(step), _) => self.packed_alone(request, step, group, 0).arguments(&inputs),
+            (None, Executor::Python { packed }) => packed[group].arguments(&inputs),
+            (None, Executor::Direct { launches, .. }) => launches[group].without_scratch(&inputs),
+            (None, Executor::Host) => return Err(run_by_python().into()),
+        };
+        Ok(PyTuple::new(py, words)?)
+    }
+
+    /// Refreshes one step alone; the caller saw to it that no input shares memory with an output.
+    #[pyo3(signature = (step, seq_lens, req_pool_indices, num_padding=0, extend_lens=None))]
+    fn _run_step(
+        &self,
+        py: Python<'_>,
+        step: usize,
+        seq_lens: &Bound<'_, PyAny>,
+        req_pool_indices: &Bound<'_, PyAny>,
+        num_padding: i64,
+        extend_lens: Option<&Bound<'_, PyAny>>,
+    ) -> Result<()> {
+        let request = self.request.get();
+        let group = request.group_of(step).ok_or_else(|| no_such_step(step, request.steps.len()))?;
+        let inputs = self.read(seq_lens, req_pool_indices, num_padding, extend_lens)?;
+        match &self.executor {
+            Executor::Host => self.refresh_on_host(request, &[&request.steps[step]], &inputs),
+            Executor::Direct { launches, stream_by_exchange, .. } => {
+                let stream = tensor::current_stream(py, request.table.device, *stream_by_exchange)?;
+                let launch = &launches[group];
+                let alone = self.packed_alone(request, step, group, launch.scratch_words);
+                alone.launch(&launch.kernel, &inputs, stream)?;
+            }
+            Executor::Python { .. } => return Err(run_by_python().into()),
+        }
+        self.count(1, 1);
+        Ok(())
+    }
+
+    /// Seconds that `times` launches of the first group take with arguments that are patched once.
+    #[pyo3(signature = (seq_lens, req_pool_indices, times, extend_lens=None))]
+    fn _bare_launch_seconds(
+        &self,
+        py: Python<'_>,
+        seq_lens: &Bound<'_, PyAny>,
+        req_pool_indices: &Bound<'_, PyAny>,
+        times: u64,
+        extend_lens: Option<&Bound<'_, PyAny>>,
+    ) -> Result<f64> {
+        let inputs = self.read(seq_lens, req_pool_indices, 0, extend_lens)?;
+        let Executor::Direct { launches, stream_by_exchange, .. } = &self.executor else {
+            return Err(Error::Unsupported {
+                what: "only a direct plan has a bare launch".to_string(),
+                remedy: "plan with backend \"direct\"",
+            }
+            .into());
+        };
+        let stream = tensor::current_stream(py, self.request.get().table.device, *stream_by_exchange)?;
+        let launch = &launches[0];
+        let start = Instant::now();
+        launch.packed.launch_bare(&launch.kernel, &inputs, stream, times)?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// Calls that did work.
+    #[getter]
+    fn _runs(&self) -> u64 {
+        self.runs.load(Ordering::Relaxed)
+    }
+
+    /// Calls of which an input shared memory with an output.
+    #[getter]
+    fn _overlap_runs(&self) -> u64 {
+        self.overlap_runs.load(Ordering::Relaxed)
+    }
+
+    /// Calls that went through Triton's launcher because its launch hooks were set.
+    #[getter]
+    fn _hooked_runs(&self) -> u64 {
+        self.hooked_runs.load(Ordering::Relaxed)
+    }
+
+    /// The request that the plan was made from.
+    #[getter]
+    fn _request(&self, py: Python<'_>) -> Py<Request> {
+        self.request.clone_ref(py)
+    }
+}
+
+impl Plan {
+    /// Whether launches are hooked, and so belong to Triton's launcher, which calls the hooks.
+    #[inline]
+    fn is_hooked(&self, py: Python<'_>) -> bool {
+        let Executor::Direct { hooks, .. } = &self.executor else { return false };
+        let hooked = hooks.iter().any(|calls| !calls.bind(py).is_empty());
+        if hooked {
+            self.hooked_runs.fetch_add(1, Ordering::Relaxed);
+            self.counters.hooked_runs.fetch_add(1, Ordering::Relaxed);
+        }
+        hooked
+    }
+
+    #[cold]
+    fn note_overlap(&self) {
+        self.overlap_runs.fetch_add(1, Ordering::Relaxed);
+        self.counters.overlap_runs.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Takes what `Plan.run` takes and does nothing: what a call from Python costs by itself.
+#[pyfunction]
+#[pyo3(signature = (seq_lens, req_pool_indices, num_padding=0, extend_lens=None))]
+pub fn noop(
+    seq_lens: &Bound<'_, PyAny>,
+    req_pool_indices: &Bound<'_, PyAny>,
+    num_padding: i64,
+    extend_lens: Option<&Bound<'_, PyAny>>,
+) {
+    let _ = (seq_lens, req_pool_indices, num_padding, extend_lens);
+}

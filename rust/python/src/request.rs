@@ -1,0 +1,159 @@
+//! A request table and a plan request: validated once, then immutable.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+use qsa_group_core::cache::PlanKey;
+use qsa_group_core::error::{Error, Place};
+use qsa_group_core::group::{Grouping, group};
+use qsa_group_core::layout::{Field, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec};
+
+use crate::errors::Result;
+use crate::tensor;
+
+/// The validated request table.
+#[pyclass(frozen, module = "qsa_group._core")]
+pub struct Table {
+    pub layout: TableLayout,
+}
+
+#[pymethods]
+impl Table {
+    #[new]
+    fn new(req_to_token: &Bound<'_, PyAny>, compress_ratio: i64, page_size: i64) -> Result<Table> {
+        let spec = tensor::spec(req_to_token, Place::Argument("req_to_token"))?;
+        Ok(Table { layout: TableLayout::new(&spec, compress_ratio, page_size)? })
+    }
+
+    #[getter]
+    fn slots(&self) -> u64 {
+        self.layout.slots
+    }
+
+    #[getter]
+    fn width(&self) -> u64 {
+        self.layout.width
+    }
+}
+
+/// A validated plan request.
+#[pyclass(frozen, module = "qsa_group._core")]
+pub struct Request {
+    pub table: TableLayout,
+    pub mode: Mode,
+    pub padding: Padding,
+    pub steps: Vec<StepLayout>,
+    pub grouping: Grouping,
+    pub key: PlanKey,
+}
+
+impl Request {
+    /// The steps of a group, in order.
+    pub fn members(&self, group: usize) -> Vec<&StepLayout> {
+        self.grouping.groups[group].iter().map(|&step| &self.steps[step]).collect()
+    }
+
+    /// The group that holds a step.
+    pub fn group_of(&self, step: usize) -> Option<usize> {
+        self.grouping.groups.iter().position(|group| group.contains(&step))
+    }
+}
+
+fn step_layout(index: usize, step: &Bound<'_, PyAny>, table: &TableLayout) -> Result<StepLayout> {
+    let mut specs: [Option<TensorSpec>; NUM_FIELDS] = Default::default();
+    for field in Field::ALL {
+        let value = step.getattr(field.name())?;
+        if !value.is_none() {
+            specs[field as usize] = Some(tensor::spec(&value, Place::Buffer { step: index, field })?);
+        }
+    }
+    let offset = step.getattr("offset")?;
+    let offset = offset.extract().map_err(|_| Error::Layout {
+        place: Place::Step { step: index, name: "offset" },
+        what: "type",
+        given: offset.get_type().to_string(),
+        wanted: "int".to_string(),
+        remedy: "pass the tokens that the step adds to a request, usually step + 1",
+    })?;
+    Ok(StepLayout::new(index, offset, &specs, table)?)
+}
+
+#[pymethods]
+impl Request {
+    #[new]
+    fn new(
+        table: &Table,
+        mode: &str,
+        draft_token_num: Option<i64>,
+        padding: &str,
+        steps: &Bound<'_, PyTuple>,
+    ) -> Result<Request> {
+        let mode = Mode::parse(mode, draft_token_num)?;
+        let padding = Padding::parse(padding)?;
+        if steps.is_empty() {
+            return Err(Error::Layout {
+                place: Place::Argument("steps"),
+                what: "length",
+                given: "0".to_string(),
+                wanted: "at least 1".to_string(),
+                remedy: "pass one StepBuffers a step",
+            }
+            .into());
+        }
+        let layouts = steps
+            .iter()
+            .enumerate()
+            .map(|(index, step)| step_layout(index, &step, &table.layout))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Request {
+            table: table.layout,
+            mode,
+            padding,
+            grouping: group(&layouts),
+            key: PlanKey::new(&table.layout, mode, padding, &layouts),
+            steps: layouts,
+        })
+    }
+
+    /// Step indices of each launch, in launch order.
+    #[getter]
+    fn groups<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let groups = self.grouping.groups.iter().map(|group| PyTuple::new(py, group)).collect::<PyResult<Vec<_>>>()?;
+        PyTuple::new(py, groups)
+    }
+
+    /// Why steps were kept out of groups.
+    #[getter]
+    fn splits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for split in &self.grouping.splits {
+            let entry = PyDict::new(py);
+            entry.set_item("step", split.step)?;
+            entry.set_item("group_of", split.group_of)?;
+            entry.set_item("field", &split.field)?;
+            entry.set_item("value", &split.value)?;
+            entry.set_item("other", &split.other)?;
+            list.append(entry)?;
+        }
+        Ok(list)
+    }
+
+    /// Rows of each group.
+    #[getter]
+    fn group_rows(&self) -> Vec<u64> {
+        self.grouping.groups.iter().map(|group| self.steps[group[0]].rows).collect()
+    }
+
+    /// Names of the buffers that each group has.
+    #[getter]
+    fn group_buffers(&self) -> Vec<Vec<&'static str>> {
+        let names = |step: &StepLayout| step.present().map(|(field, _)| field.name()).collect();
+        self.grouping.groups.iter().map(|group| names(&self.steps[group[0]])).collect()
+    }
+
+    /// Columns of each group's page table; 0 where there is none.
+    #[getter]
+    fn group_pages(&self) -> Vec<u64> {
+        let pages = |step: &StepLayout| step.buffer(Field::PageTable).map_or(0, |table| table.cols);
+        self.grouping.groups.iter().map(|group| pages(&self.steps[group[0]])).collect()
+    }
+}

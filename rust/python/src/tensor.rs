@@ -1,0 +1,252 @@
+//! Reading torch tensors: in full when a plan is made, by the cheapest sound route in a call.
+
+use std::ffi::{c_int, c_void};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyCapsule, PyType};
+use qsa_group_core::driver::Handle;
+use qsa_group_core::error::{Error, Place};
+use qsa_group_core::inputs::LiveVector;
+use qsa_group_core::layout::{DType, Device, DeviceKind, TensorSpec};
+
+use crate::errors::Result;
+
+const DL_CPU: i32 = 1;
+const DL_CUDA: i32 = 2;
+const DL_CUDA_HOST: i32 = 3;
+const DL_INT: u8 = 0;
+
+/// `DLTensor` of the DLPack C ABI.
+#[repr(C)]
+struct DlTensor {
+    data: *mut c_void,
+    device_type: i32,
+    device_id: i32,
+    ndim: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *const i64,
+    strides: *const i64,
+    byte_offset: u64,
+}
+
+/// `DLPackExchangeAPI` of the DLPack C ABI, version 1.3: what an array library offers to C callers.
+#[repr(C)]
+struct ExchangeApi {
+    major: u32,
+    minor: u32,
+    // Pointers that are not used here, as numbers so that the table may be shared between threads.
+    previous: usize,
+    managed_tensor_allocator: usize,
+    managed_tensor_from_py_object: usize,
+    managed_tensor_to_py_object: usize,
+    dltensor_from_py_object: Option<unsafe extern "C" fn(*mut c_void, *mut DlTensor) -> c_int>,
+    current_work_stream: Option<unsafe extern "C" fn(c_int, i32, *mut *mut c_void) -> c_int>,
+}
+
+/// What is looked up in torch once.
+struct Torch {
+    tensor: Py<PyType>,
+    /// The exchange table lives as long as torch, which is never unloaded; absent before torch 2.10.
+    exchange: Option<&'static ExchangeApi>,
+    raw_stream: Option<Py<PyAny>>,
+}
+
+fn torch(py: Python<'_>) -> PyResult<&Torch> {
+    static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
+    TORCH.get_or_try_init(py, || {
+        let module = py.import("torch")?;
+        let tensor: Bound<'_, PyType> = module.getattr("Tensor")?.cast_into()?;
+        let raw_stream = module.getattr("_C")?.getattr("_cuda_getCurrentRawStream").ok().map(Bound::unbind);
+        Ok(Torch { exchange: exchange_api(&tensor), tensor: tensor.unbind(), raw_stream })
+    })
+}
+
+fn exchange_api(tensor: &Bound<'_, PyType>) -> Option<&'static ExchangeApi> {
+    let attribute = tensor.getattr("__dlpack_c_exchange_api__").ok()?;
+    let capsule = attribute.cast::<PyCapsule>().ok()?;
+    let pointer = capsule.pointer_checked(Some(c"dlpack_exchange_api")).ok()?.cast::<ExchangeApi>();
+    // SAFETY: torch guarantees that a capsule of this name holds a pointer to its static exchange table.
+    let api = unsafe { pointer.as_ref() };
+    (api.major == 1 && api.dltensor_from_py_object.is_some()).then_some(api)
+}
+
+/// Whether live inputs are read through DLPack's exchange table rather than through Python attributes.
+pub fn uses_exchange_api(py: Python<'_>) -> PyResult<bool> {
+    Ok(torch(py)?.exchange.is_some())
+}
+
+/// Whether `object` is a `torch.Tensor`. The type itself is compared: `__class__`, which a mock may claim, is not asked.
+fn is_tensor(py: Python<'_>, torch: &Torch, object: &Bound<'_, PyAny>) -> bool {
+    let class = object.get_type_ptr();
+    let tensor = torch.tensor.bind(py).as_type_ptr();
+    // SAFETY: both are valid type objects, and the interpreter is attached.
+    class == tensor || unsafe { ffi::PyType_IsSubtype(class, tensor) } != 0
+}
+
+fn not_a_tensor(object: &Bound<'_, PyAny>, place: Place) -> Error {
+    let class = object.get_type().name().map_or("unknown".to_string(), |name| name.to_string());
+    Error::Layout {
+        place,
+        what: "type",
+        given: class,
+        wanted: "torch.Tensor".to_string(),
+        remedy: "pass a torch tensor",
+    }
+}
+
+fn device_of(tensor: &Bound<'_, PyAny>) -> PyResult<Device> {
+    let device = tensor.getattr("device")?;
+    let index: Option<i32> = device.getattr("index")?.extract()?;
+    let kind = match device.getattr("type")?.extract::<&str>()? {
+        "cpu" => DeviceKind::Cpu,
+        "cuda" => DeviceKind::Cuda,
+        _ => DeviceKind::Other,
+    };
+    Ok(Device { kind, index: index.unwrap_or(0) })
+}
+
+/// A tensor as plain numbers.
+pub fn spec(object: &Bound<'_, PyAny>, place: Place) -> Result<TensorSpec> {
+    let py = object.py();
+    if !is_tensor(py, torch(py)?, object) {
+        return Err(not_a_tensor(object, place).into());
+    }
+    let layout = object.getattr("layout")?.str()?.to_string();
+    if layout != "torch.strided" {
+        return Err(Error::Layout {
+            place,
+            what: "layout",
+            given: layout,
+            wanted: "torch.strided".to_string(),
+            remedy: "pass a dense tensor",
+        }
+        .into());
+    }
+    let name = object.getattr("dtype")?.str()?.to_string();
+    let dtype = match name.strip_prefix("torch.").unwrap_or(&name) {
+        "int32" => DType::Int32,
+        "int64" => DType::Int64,
+        other => DType::Other(other.to_string()),
+    };
+    Ok(TensorSpec {
+        ptr: object.call_method0("data_ptr")?.extract()?,
+        dtype,
+        device: device_of(object)?,
+        shape: object.getattr("shape")?.extract()?,
+        strides: object.call_method0("stride")?.extract()?,
+    })
+}
+
+/// A live vector of a call.
+#[inline]
+pub fn live(object: &Bound<'_, PyAny>, name: &'static str) -> Result<LiveVector> {
+    let py = object.py();
+    let torch = torch(py)?;
+    if !is_tensor(py, torch, object) {
+        return Err(not_a_tensor(object, Place::Argument(name)).into());
+    }
+    match torch.exchange {
+        Some(api) => live_by_exchange(api, object, name),
+        None => live_by_attributes(object, name),
+    }
+}
+
+#[inline]
+fn live_by_exchange(api: &ExchangeApi, object: &Bound<'_, PyAny>, name: &'static str) -> Result<LiveVector> {
+    let read = api.dltensor_from_py_object.expect("checked when the table was found");
+    let mut tensor = std::mem::MaybeUninit::<DlTensor>::uninit();
+    // SAFETY: the object is a torch.Tensor, and torch fills the struct unless it reports an error.
+    if unsafe { read(object.as_ptr().cast(), tensor.as_mut_ptr()) } != 0 {
+        return Err(PyErr::fetch(object.py()).into());
+    }
+    // SAFETY: filled by the call above.
+    let tensor = unsafe { tensor.assume_init() };
+    let wide = match (tensor.code, tensor.bits, tensor.lanes) {
+        (DL_INT, 32, 1) => false,
+        (DL_INT, 64, 1) => true,
+        _ => return live_by_attributes(object, name),
+    };
+    if tensor.ndim != 1 {
+        return live_by_attributes(object, name);
+    }
+    // SAFETY: shape and strides have ndim = 1 entries and live as long as the tensor; a null `strides` means compact.
+    let (len, stride) = unsafe { (*tensor.shape, if tensor.strides.is_null() { 1 } else { *tensor.strides }) };
+    let device = match tensor.device_type {
+        DL_CPU | DL_CUDA_HOST => Device::CPU,
+        DL_CUDA => Device { kind: DeviceKind::Cuda, index: tensor.device_id },
+        _ => Device { kind: DeviceKind::Other, index: tensor.device_id },
+    };
+    Ok(LiveVector {
+        ptr: tensor.data as u64 + tensor.byte_offset,
+        len: len as u64,
+        stride: stride as u64,
+        wide,
+        device,
+    })
+}
+
+/// The slower route, which every torch has, and which words what is wrong with a tensor.
+fn live_by_attributes(object: &Bound<'_, PyAny>, name: &'static str) -> Result<LiveVector> {
+    let place = Place::Argument(name);
+    let spec = spec(object, place)?;
+    let wide = match &spec.dtype {
+        DType::Int32 => false,
+        DType::Int64 => true,
+        DType::Other(other) => {
+            return Err(Error::Layout {
+                place,
+                what: "dtype",
+                given: other.clone(),
+                wanted: "int32 or int64".to_string(),
+                remedy: "pass integer lengths and slots",
+            }
+            .into());
+        }
+    };
+    let [len] = spec.shape[..] else {
+        return Err(Error::Layout {
+            place,
+            what: "shape",
+            given: format!("{:?}", spec.shape),
+            wanted: "[batch]".to_string(),
+            remedy: "pass a one-dimensional tensor",
+        }
+        .into());
+    };
+    Ok(LiveVector { ptr: spec.ptr, len, stride: spec.strides[0], wide, device: spec.device })
+}
+
+/// The stream that is current on a device, asked anew at each call.
+#[inline]
+pub fn current_stream(py: Python<'_>, device: Device, by_exchange: bool) -> Result<Handle> {
+    let torch = torch(py)?;
+    if by_exchange && let Some(ask) = torch.exchange.and_then(|api| api.current_work_stream) {
+        let kind = if device.kind == DeviceKind::Cuda { DL_CUDA } else { DL_CPU };
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: writes one handle unless it reports an error.
+        if unsafe { ask(kind, device.index, &mut stream) } != 0 {
+            return Err(PyErr::fetch(py).into());
+        }
+        return Ok(stream);
+    }
+    match (&torch.raw_stream, device.kind) {
+        (Some(ask), DeviceKind::Cuda) => Ok(ask.call1(py, (device.index,))?.extract::<usize>(py)? as Handle),
+        _ => Ok(std::ptr::null_mut()),
+    }
+}
+
+/// Whether the exchange table names the same current stream as torch itself; if not, it is not used for a device.
+pub fn exchange_names_streams(py: Python<'_>, device: Device) -> bool {
+    let Ok(torch) = torch(py) else { return false };
+    if torch.exchange.and_then(|api| api.current_work_stream).is_none() {
+        return false;
+    }
+    match (current_stream(py, device, true), current_stream(py, device, false)) {
+        (Ok(exchange), Ok(own)) => exchange == own,
+        _ => false,
+    }
+}
