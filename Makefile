@@ -5,6 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .NOTPARALLEL:
+.SILENT:
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -22,7 +23,7 @@ UV_INSTALL := uv pip install --quiet --python
 .PHONY: help demo test test-rust test-python test-interpreter test-sglang test-gpu lint format bench wheel env clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+	grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 demo: $(VENV)/.installed ## serve traffic, refresh and check every round (ARGS="--workload FILE --plot demo.png")
 	$(BIN)/qsa-group demo $(ARGS)
@@ -30,7 +31,7 @@ demo: $(VENV)/.installed ## serve traffic, refresh and check every round (ARGS="
 test: lint test-rust test-sglang test-interpreter test-python ## everything that needs no GPU
 
 test-rust: ## Rust tests
-	@echo '== Rust tests'
+	echo '== Rust tests'
 	if cargo nextest --version >/dev/null 2>&1; then
 		cargo nextest run --locked --workspace --no-tests=warn
 		cargo test --locked --workspace --doc
@@ -39,23 +40,23 @@ test-rust: ## Rust tests
 	fi
 
 test-python: $(VENV)/.installed ## Python tests on the installed wheel
-	@echo '== Python tests'
+	echo '== Python tests'
 	$(BIN)/python -m pytest --ignore=tests/sglang -m 'not gpu and not interpreter' $(ARGS)
 
 test-interpreter: $(VENV)/.installed ## the kernel's tests on the CPU, through Triton's interpreter
-	@echo '== Python tests through the Triton interpreter'
+	echo '== Python tests through the Triton interpreter'
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest --ignore=tests/sglang -m 'interpreter and not gpu' $(ARGS)
 
 test-gpu: $(VENV)/.installed ## tests that need a CUDA device
-	@echo '== Python tests on the GPU'
+	echo '== Python tests on the GPU'
 	$(BIN)/python -m pytest --ignore=tests/sglang -m gpu $(ARGS)
 
 test-sglang: $(VENV)/.installed ## tests against the released SGLang, in an environment of its own (11 GB)
-	@echo '== tests with SGLang $(SGLANG_VERSION)'
+	echo '== tests with SGLang $(SGLANG_VERSION)'
 	scripts/test-sglang.sh '$(SGLANG_ENV)' '$(SGLANG_VERSION)' '$(SGLANG_DISK_GB)' '$(WHEELS)' $(ARGS)
 
 lint: $(VENV)/.installed ## formatting, lints and types
-	@echo '== lint'
+	echo '== lint'
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	$(BIN)/ruff check .
@@ -81,7 +82,7 @@ clean: ## removes what was built, and the environments
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 $(VENV)/.tools: pyproject.toml
-	@echo '== environment $(VENV)'
+	echo '== environment $(VENV)'
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed; set PYTHON=…")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
@@ -89,7 +90,7 @@ $(VENV)/.tools: pyproject.toml
 	touch $@
 
 $(WHEELS)/.built: $(VENV)/.tools Cargo.toml Cargo.lock README.md $(SOURCES)
-	@echo '== wheel'
+	echo '== wheel'
 	rm -f $(WHEELS)/qsa_group-*.whl
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/maturin build --release --quiet --interpreter $(BIN)/python --out $(WHEELS)
 	touch $@

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -117,7 +118,7 @@ def attempt(errors: dict[str, str], name: str, work: Callable[[], T]) -> T | Non
         return None
 
 
-def emit(data: dict[str, Any], target: str | None) -> None:
+def emit(data: dict[str, Any], target: str | None, *, quiet: bool = False) -> None:
     """Writes the result as JSON to a file, or to standard output for ``-``."""
     if target is None:
         return
@@ -128,7 +129,8 @@ def emit(data: dict[str, Any], target: str | None) -> None:
     path = Path(target)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n")
-    print(f"wrote {path}", file=sys.stderr)
+    if not quiet:
+        print(f"wrote {path}", file=sys.stderr)
 
 
 # Host time -------------------------------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ def host_times(
     going = list(variants)
     with no_gc():
         for work in (calibrate, *[sample] * batches):
-            going = [v for v in going if attempt(v.errors, v.name, lambda v=v, work=work: work(v))]
+            going = [v for v in going if attempt(v.errors, v.name, partial(work, v))]
         sync()
 
 

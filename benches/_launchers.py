@@ -27,13 +27,6 @@ def empty_kernel() -> Callable[..., None]:
     return call
 
 
-def flat(values: Any) -> list[Any]:
-    """Nested tuples and lists depth first, as Triton passes them to a kernel."""
-    if isinstance(values, (tuple, list)):
-        return [leaf for value in values for leaf in flat(value)]
-    return [values]
-
-
 def c_launcher(compiled: Any, grid: Sequence[int], arguments: Sequence[Any]) -> Callable[..., None]:
     """The launcher that Triton built for a compiled kernel, called with prebuilt arguments."""
     run = compiled.run
@@ -49,7 +42,7 @@ def c_launcher(compiled: Any, grid: Sequence[int], arguments: Sequence[Any]) -> 
     return call
 
 
-def torch_static(compiled: Any, grid: Sequence[int], words: Sequence[int], types: str) -> Callable[..., None]:
+def torch_static(compiled: Any, grid: Sequence[int], words: Sequence[int | None], types: str) -> Callable[..., None]:
     """The static launcher of torch for a compiled kernel, below its front that takes no tuples."""
     from torch._C import _StaticCudaLauncher  # type: ignore[attr-defined]
 
@@ -118,7 +111,7 @@ class CompileCounter:
         return max(self.jit, self.compiled)
 
     def _swap(self, owner: Any, name: str, hook: Callable[..., None]) -> None:
-        before = getattr(owner, name, None)
+        before: Any = getattr(owner, name, None)
         if hasattr(before, "add") and hasattr(before, "remove"):  # a chain of hooks, Triton 3.5 and later
             before.add(hook)
             self._undo.append(lambda: before.remove(hook))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class Bench:
         self.workload = workload
         self.sglang = sglang
         self.empty = empty
-        self._work = torch.zeros(1024, device="cuda")
+        self._work = torch.zeros(1024, device=workload.device)
         self._bare_round = record(self._draft)
         self._last_round: dict[str, Callable[[], Any]] = {}
         self._kept: Any = None
@@ -66,12 +67,11 @@ class Bench:
         calls = self._baselines(row, buffers, batch, theirs[0])
         plans = self._plans(row, planners, buffers, ours[0])
         if not options.no_check and "sglang_fused" in calls and "direct" in plans:
-            attempt(
-                row["errors"], "check", lambda: self._check(row, buffers, calls["sglang_fused"], theirs, plans, ours)
-            )
-        attempt(row["errors"], "host", lambda: self._host(row, calls, theirs, plans, ours))
-        attempt(row["errors"], "gpu", lambda: self._gpu(row, calls, theirs, plans, ours))
-        attempt(row["errors"], "round", lambda: self._rounds(row, planners, calls, theirs, plans, ours))
+            check = partial(self._check, row, buffers, calls["sglang_fused"], theirs, plans, ours)
+            attempt(row["errors"], "check", check)
+        attempt(row["errors"], "host", partial(self._host, row, calls, theirs, plans, ours))
+        attempt(row["errors"], "gpu", partial(self._gpu, row, calls, theirs, plans, ours))
+        attempt(row["errors"], "round", partial(self._rounds, row, planners, calls, theirs, plans, ours))
         add_ratios(row)
 
     def _inputs(self, live: list[LiveSet], padding: int, per_request: int) -> tuple[list[Any], list[Any]]:
@@ -79,9 +79,9 @@ class Bench:
         if self.mode == "draft_extend":
             generator = torch.Generator().manual_seed(5)
             lens = [
-                torch.randint(0, per_request + 1, (s.numel(),), generator=generator, dtype=torch.int32).cuda()
-                for s, _ in live
+                torch.randint(0, per_request + 1, (s.numel(),), generator=generator, dtype=torch.int32) for s, _ in live
             ]
+            lens = [values.to(self.workload.device) for values in lens]
             theirs = [(s, r, e, padding) for (s, r), e in zip(live, lens, strict=True)]
             return theirs, [(s, r, padding, e) for (s, r), e in zip(live, lens, strict=True)]
         return [(s, r, padding) for s, r in live], [(s, r, padding) if padding else (s, r) for s, r in live]
@@ -94,12 +94,12 @@ class Bench:
         if self.mode == "decode":
             wanted = {"sglang_fused": made.fused, "sglang_per_step": made.per_step, "sglang_casts": made.casts}
         elif self.mode == "target_verify":
-            wanted = {"sglang_fused": lambda: made.verify(self.options.draft_token_num)}
+            wanted = {"sglang_fused": partial(made.verify, self.options.draft_token_num)}
         else:
             wanted = {"sglang_fused": made.extend}
         calls = {}
         for name, make in wanted.items():
-            call = attempt(row["errors"], name, lambda make=make, name=name: self._first(row, name, make(), first))
+            call = attempt(row["errors"], name, partial(self._first, row, name, make, first))
             if call is not None:
                 calls[name] = call
         return calls
@@ -112,20 +112,23 @@ class Bench:
             ("triton", "triton", "count"),
             ("slot", "direct", "slot"),
         ):
-
-            def make(name: str = name, backend: str = backend, padding: str = padding) -> Any:
-                begin = time.perf_counter()
-                plan = planners.plan(backend, steps, mode=self.mode, padding=padding, **more)
-                row.setdefault("plan_ms", {})[name] = round((time.perf_counter() - begin) * 1e3, 3)
-                self._first(row, name, plan.run, first)
-                return plan
-
+            begin = time.perf_counter()
+            make = partial(planners.plan, backend, steps, mode=self.mode, padding=padding, **more)
             plan = attempt(row["errors"], name, make)
-            if plan is not None:
+            if plan is None:
+                continue
+            row.setdefault("plan_ms", {})[name] = round((time.perf_counter() - begin) * 1e3, 3)
+            if plan.explain().data["fallbacks"]:
+                row["errors"][f"{name} plan"] = "; ".join(plan.explain().data["fallbacks"])
+                if name == "direct":
+                    continue  # its time would be another launcher's
+            if attempt(row["errors"], name, partial(self._first, row, name, partial(getattr, plan, "run"), first)):
                 plans[name] = plan
         return plans
 
-    def _first(self, row: Row, name: str, call: Callable[..., Any], args: LiveSet) -> Callable[..., Any]:
+    def _first(self, row: Row, name: str, make: Callable[[], Callable[..., Any]], args: LiveSet) -> Callable[..., Any]:
+        """Makes a call and calls it once, with the time that the first call took."""
+        call = make()
         torch.cuda.synchronize()
         begin = time.perf_counter()
         call(*args)
@@ -155,7 +158,7 @@ class Bench:
                 tensor.fill_(POISON)
         plans["direct"].run(*ours[0])
         differ = []
-        pages = torch.arange(self.workload.context // PAGE_SIZE, device="cuda")
+        pages = torch.arange(self.workload.context // PAGE_SIZE, device=self.workload.device)
         for step, (got, want) in enumerate(zip(steps, wanted, strict=True)):
             used = (want["sequence_lengths"].long() + PAGE_SIZE - 1) // PAGE_SIZE
             for name in FIELDS:
@@ -181,7 +184,7 @@ class Bench:
         variants += [Variant(name, looped(plans[name].run, ours)) for name in ("direct", "triton") if name in plans]
         if "direct" in plans:
             for name in ("bare", "triton_c_launcher", "torch_static"):
-                made = attempt(row["errors"], name, lambda name=name: self._other(name, plans["direct"], ours[0]))
+                made = attempt(row["errors"], name, partial(self._other, name, plans["direct"], ours[0]))
                 if made is not None:
                     variants.append(Variant(name, made))
         variants.append(Variant("empty", looped(self.empty, theirs)))
@@ -209,7 +212,7 @@ class Bench:
         if "slot" in plans:
             wanted.append(("ours", plans["slot"].run, ours))
         for name, call, inputs in wanted:
-            timed = attempt(row["errors"], f"gpu_{name}", lambda call=call, inputs=inputs: gpu_time(call, inputs))
+            timed = attempt(row["errors"], f"gpu_{name}", partial(gpu_time, call, inputs))
             if timed is not None:
                 found[name] = timed
         row["gpu_us"] = found
@@ -233,7 +236,7 @@ class Bench:
                 run(*inputs)
                 self._draft()
 
-            recorded = attempt(row["errors"], "recorded", lambda: record(enqueue))
+            recorded = attempt(row["errors"], "recorded", partial(record, enqueue))
             if recorded is not None:
                 rounds["recorded"] = recorded.replay
 
@@ -279,7 +282,7 @@ class Bench:
         found: dict[str, Any] = {}
         errors: dict[str, str] = {}
         for name, play in self._last_round.items():
-            found[name] = attempt(errors, name, lambda play=play: launches_of(play))
+            found[name] = attempt(errors, name, partial(launches_of, play))
         return {**found, **errors}
 
 

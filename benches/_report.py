@@ -68,8 +68,8 @@ TARGETS = {
         Target("host direct / bare cuLaunchKernel", 1.3, _ratio("direct/bare")),
         Target("host direct / SGLang fused, 2 steps", 0.22, _ratio("direct/fused"), lambda r: r["steps"] == 2),
         Target("host direct / SGLang fused, 7 steps", 0.10, _ratio("direct/fused"), lambda r: r["steps"] == 7),
-        Target("host direct / launch a step with casts, 2 steps up", 0.04, _ratio("direct/casts"), lambda r: r["steps"] > 1),
-        Target("host direct / launch a step with casts, 1 step", 0.04, _ratio("direct/casts"), lambda r: r["steps"] == 1),
+        Target("host direct / a step with casts, 2 steps up", 0.04, _ratio("direct/casts"), lambda r: r["steps"] > 1),
+        Target("host direct / a step with casts, 1 step", 0.04, _ratio("direct/casts"), lambda r: r["steps"] == 1),
         *_RECORDED,
         Target("GPU ours / SGLang fused (1.03 is noise)", 1.03, _ratio("gpu/fused")),
         Target(

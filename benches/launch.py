@@ -81,10 +81,14 @@ def measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
         row["seconds"] = round(time.perf_counter() - at, 3)
         result["rows"].append(row)
         print(line(row), flush=True)
+        if options.json not in (None, "-") and len(result["rows"]) % 10 == 0:
+            emit(result, options.json, quiet=True)  # a crash costs ten points at most
     result["seconds"] = round(time.perf_counter() - begin, 1)
     if planners is not None:
         result["stats"] = {name: planner.stats() for name, planner in planners.planners.items()}
-    result["profiled_launches"] = bench.profiled_launches()
+    if not options.no_profile:
+        emit(result, None if options.json == "-" else options.json, quiet=True)  # in case the profiler takes all down
+        result["profiled_launches"] = bench.profiled_launches()
 
 
 def stub(options: argparse.Namespace) -> dict[str, Any]:
@@ -133,6 +137,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("int64", "int32"), default="int64", help="of lengths and slots")
     parser.add_argument("--batches", type=int, default=None, help="samples of host time a variant")
     parser.add_argument("--seconds", type=float, default=340, help="start no further grid point after this long")
+    parser.add_argument("--no-profile", action="store_true", help="do not count launches with the profiler at the end")
     parser.add_argument("--no-check", action="store_true", help="do not compare the values with SGLang's")
     options = parser.parse_args(argv)
     if options.batches is None:

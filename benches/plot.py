@@ -53,12 +53,12 @@ def draw(data: dict[str, Any], path: str) -> None:
     kinds = sorted({(r["context"], r["live"]) for r in rows})
     colours = pyplot.get_cmap("viridis")
     for i, (limit, length) in enumerate(kinds):
-        colour = colours(i / max(len(kinds), 2))
+        shade = colours(i / max(len(kinds), 2))
         for name, style in (("sglang_fused", "--"), ("ours", "o-")):
             x, y = _series(rows, "gpu_us", name, steps=few, context=limit, live=length)
             if x:
                 label = f"{'ours' if name == 'ours' else 'SGLang'}, {limit // 1024}K context, {length // 1024}K live"
-                axes[2].plot(x, y, style, color=colour, label=label, markersize=4)
+                axes[2].plot(x, y, style, color=shade, label=label, markersize=4)
     x, y = _series(rows, "gpu_us", "empty", steps=few, context=context, live=live)
     axes[2].plot(x, y, ":", color="black", label="empty kernel")
     axes[2].set_title(f"GPU time as a graph node, {few} step{'s' if few > 1 else ''}")

@@ -3,8 +3,8 @@
     python benches/tune.py --json tune.json
     python benches/tune.py --resources              # no GPU: registers, spills and shared memory of each variant
 
-A shape is splits (programs that share a row), block (page entries a program handles at a time) and warps. The rule may
-look at what is known when a graph is planned: rows and the page table's width, not at what is live. So a shape is
+A shape is splits (programs that divide a row's pages), shares (programs that divide its steps: 1 or all), block (page
+entries a program handles at a time) and warps. The rule may look at what is known when a graph is planned: rows and the page table's width, not at what is live. So a shape is
 judged by its regret, its time over the best shape's time, at the worst live length.
 """
 
@@ -30,7 +30,7 @@ from qsa_group.compile import FIELDS, KernelVariant, Shape, choose_shape, compil
 SPLITS = (1, 2, 4, 8, 16, 32)
 BLOCKS = ((128, 1), (128, 4), (256, 1), (256, 2), (256, 4), (512, 4), (512, 8), (1024, 4), (1024, 8))  # (block, warps)
 RATIO, PAGE_SIZE = 4, 64
-Triple = tuple[int, int, int]
+Cut = tuple[int, int, int, int]
 
 
 def variants(options: argparse.Namespace) -> list[KernelVariant]:
@@ -79,7 +79,6 @@ def measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
     from _launchers import empty_kernel
     from _ours import Planners
 
-    shapes: list[Triple] = [(s, b, w) for s in options.splits for b, w in options.blocks]
     workload = Workload("cuda")
     empty = empty_kernel()
     begin = time.perf_counter()
@@ -99,10 +98,13 @@ def measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
         if options.mode == "draft_extend":
             lens = inputs[0][0].new_full((batch,), per_request - 1)
             inputs = [(s, r, 0, lens) for s, r in inputs]
-        times: dict[Triple, float] = {}
+        shapes: list[Cut] = [
+            (s, shares, b, w) for s in options.splits for shares in sorted({1, steps}) for b, w in options.blocks
+        ]
+        times: dict[Cut, float] = {}
         errors: dict[str, str] = {}
 
-        def timed(shape: Triple, table: Any = table, buffers: Any = buffers, inputs: Any = inputs) -> float:
+        def timed(shape: Cut, table: Any = table, buffers: Any = buffers, inputs: Any = inputs) -> float:
             planners = Planners(table, ("direct",), _shape=Shape(*shape))
             plan = planners.plan("direct", buffers, padding="slot", **more)
             return gpu_time(plan.run, inputs, copies=20, samples=5)["median"]
@@ -115,7 +117,7 @@ def measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
             again = attempt(errors, str(shape), partial(timed, shape))
             if again is not None:
                 times[shape] = min(times[shape], again)
-        rule = choose_shape(rows, context * 1024 // PAGE_SIZE)
+        rule = choose_shape(rows, steps, context * 1024 // PAGE_SIZE)
         point = {
             "batch": batch,
             "rows": rows,
@@ -123,7 +125,7 @@ def measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
             "context": context * 1024,
             "live": live * 1024,
             "empty_us": gpu_time(empty, inputs, copies=20, samples=5)["median"],
-            "rule": [rule.splits, rule.block, rule.num_warps],
+            "rule": [rule.splits, rule.shares, rule.block, rule.num_warps],
             "us": {str(list(shape)): round(value, 3) for shape, value in times.items()},
             "errors": errors,
         }
@@ -131,10 +133,10 @@ def measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
         print(describe(point, times), flush=True)
 
 
-def describe(point: dict[str, Any], times: dict[Triple, float]) -> str:
+def describe(point: dict[str, Any], times: dict[Cut, float]) -> str:
     """A point in one line: the five best shapes, and the shape of the rule as it stands."""
     ranked = sorted(times.items(), key=lambda pair: pair[1])
-    best = "  ".join(f"{s}/{b}/{w} {value:.2f}" for (s, b, w), value in ranked[:5])
+    best = "  ".join(f"{s}x{h}/{b}/{w} {value:.2f}" for (s, h, b, w), value in ranked[:5])
     rule = tuple(point["rule"])
     now = f"{times[rule]:.2f} ({times[rule] / ranked[0][1]:.2f}x)" if rule in times and ranked else "not measured"
     failed = f"  {len(point['errors'])} failed: {next(iter(point['errors'].values()))}" if point["errors"] else ""

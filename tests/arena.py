@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+
 from oracle import FIELDS, Outcome
 
 GUARD = 64
 SENTINEL = -1_886_220_131
 POISON = -1_414_812_757
+_SENTINEL_PAIR = (SENTINEL << 32) | (SENTINEL & 0xFFFFFFFF)
 
 
 def dtype_of(field: str) -> torch.dtype:
@@ -19,9 +21,10 @@ def dtype_of(field: str) -> torch.dtype:
 
 
 class Arena:
-    """The buffers of every step of a bucket: one allocation a field, 64 sentinels on each side of each buffer.
+    """The buffers of every step of a bucket in one allocation, 64 sentinels on each side of each buffer.
 
-    `page_gap` and `ring_gap` elements lie between two rows of those buffers; `shift` moves every buffer off its alignment.
+    `page_gap` and `ring_gap` elements lie between two rows of those buffers; `shift` moves every buffer off its
+    alignment.
     """
 
     def __init__(
@@ -41,13 +44,20 @@ class Arena:
         self.page_gap, self.ring_gap, self.shift = page_gap, ring_gap, shift
         self.device = torch.device(device)
         self.fields = tuple(name for name in FIELDS if name in set(fields))
-        self.blocks = {
-            name: torch.empty(
-                (steps, 2 * GUARD + shift + rows * self._row_stride(name)), dtype=dtype_of(name), device=device
-            )
-            for name in self.fields
-        }
-        self.poison()
+        lengths = {name: 2 * GUARD + shift + rows * self._row_stride(name) for name in self.fields}
+        # In pairs of int32, each block on a boundary of 16 bytes.
+        pairs = {name: steps * n if name == "pending_ring_slots" else -(-steps * n // 2) for name, n in lengths.items()}
+        self.memory = torch.empty(sum(n + n % 2 for n in pairs.values()), dtype=torch.int64, device=device)
+        self.blocks: dict[str, torch.Tensor] = {}
+        start = 0
+        for name in self.fields:
+            part = self.memory[start : start + pairs[name]].view(dtype_of(name))
+            self.blocks[name] = part[: steps * lengths[name]].view(steps, lengths[name])
+            start += pairs[name] + pairs[name] % 2
+        self.memory.fill_(_SENTINEL_PAIR)
+        for name in self.fields:
+            self.region(name).fill_(POISON)
+        self._pristine = self.memory.clone()
 
     def _columns(self, field: str) -> int:
         return {"ring_group_locs": self.ratio, "page_table": self.page_columns}.get(field, 1)
@@ -62,7 +72,7 @@ class Arena:
         stride: tuple[int, ...] = (block.stride(0), self._row_stride(field))
         if field in ("ring_group_locs", "page_table"):
             shape, stride = (*shape, self._columns(field)), (*stride, 1)
-        return block.as_strided(shape, stride, GUARD + self.shift)
+        return block.as_strided(shape, stride, block.storage_offset() + GUARD + self.shift)
 
     def step(self, step: int) -> dict[str, torch.Tensor]:
         """The buffers of one step by name."""
@@ -70,9 +80,7 @@ class Arena:
 
     def poison(self) -> None:
         """Poison in every buffer, sentinels everywhere else."""
-        for name, block in self.blocks.items():
-            block.fill_(SENTINEL)
-            self.region(name).fill_(POISON)
+        self.memory.copy_(self._pristine)
 
     def fresh(self) -> Arena:
         """A poisoned arena of the same form."""
@@ -101,10 +109,12 @@ class Arena:
 
     def difference(self, wanted: Arena) -> str | None:
         """The first place where this arena does not hold what the other does, in words."""
+        if torch.equal(self.memory, wanted.memory):
+            return None
         for name in self.fields:
             if not torch.equal(self.blocks[name], wanted.blocks[name]):
                 return self._first_difference(name, wanted)
-        return None
+        return "something was written between the allocations of two fields"
 
     def _first_difference(self, field: str, wanted: Arena) -> str:
         got_block, want_block = self.blocks[field].cpu(), wanted.blocks[field].cpu()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from oracle import Round
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "replay_cases.json").read_text())

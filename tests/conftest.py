@@ -1,4 +1,4 @@
-"""Markers, and the ways of running the product that this machine has."""
+"""The ways of running the product that this machine has."""
 
 from __future__ import annotations
 
@@ -34,17 +34,6 @@ settings.register_profile(
 )
 settings.register_profile("interpreter", settings.get_profile("default"), max_examples=12)
 settings.load_profile("interpreter" if INTERPRETED else "default")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Registers the markers of this suite."""
-    for line in (
-        "gpu: needs a CUDA device",
-        "interpreter: runs the kernel on the CPU; set TRITON_INTERPRET=1 before Python starts",
-        "sglang: needs an installed SGLang",
-        "slow: takes more than a few seconds",
-    ):
-        config.addinivalue_line("markers", line)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,6 +10,7 @@ import torch
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PROT_NONE = 0
+_MAP_NORESERVE = 0x4000  # Linux; the mmap module does not name it before Python 3.13
 
 
 def _protect(address: int, size: int) -> None:
@@ -34,5 +35,5 @@ def fenced(values: torch.Tensor, *, at_end: bool = True) -> torch.Tensor:
 def sparse_memory(shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
     """A huge strided int32 tensor of which only the touched pages take memory."""
     last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-    region = mmap.mmap(-1, 4 * (last + 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE)
+    region = mmap.mmap(-1, 4 * (last + 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     return torch.frombuffer(region, dtype=torch.int32).as_strided(list(shape), list(stride))

@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+
 from arena import Arena
 
 FILE = Path("srt", "layers", "attention", "qsa", "graph_metadata.py")

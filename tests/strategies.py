@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from cases import random_table
 from hypothesis import strategies as st
+
+from cases import random_table
 from oracle import MODES, Round
 
 INT32_MAX = 2**31 - 1

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import oracle
 import torch
+
+import oracle
 from arena import Arena, shaped
 from oracle import FIELDS, Round
 from qsa_group import ReplayPlan, ReplayPlanner, RequestTable, StepBuffers

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import oracle
 import pytest
 import torch
+
+import oracle
 from cases import CASES, round_of
 from strategies import Inputs
 from support import Backend, Harness, refresh_once

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import oracle
 import pytest
 import torch
-from arena import Arena
-from cases import random_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import oracle
+from arena import Arena
+from cases import random_table
 from oracle import FIELDS, Round
-from support import HOST, Backend, live_inputs, planner_of
 from qsa_group import ReplayPlan, StepBuffers
+from support import HOST, Backend, live_inputs, planner_of
 
 BATCH, RATIO, PAGE = 3, 4, 8
 ROUND = Round(
@@ -58,7 +59,14 @@ class Steps:
         self.buffers: list[dict[str, torch.Tensor]] = []
         for step in steps:
             arena = Arena(
-                1, step.rows, RATIO, step.columns, device, fields=step.fields, page_gap=step.page_gap, ring_gap=step.ring_gap
+                1,
+                step.rows,
+                RATIO,
+                step.columns,
+                device,
+                fields=step.fields,
+                page_gap=step.page_gap,
+                ring_gap=step.ring_gap,
             )
             self.buffers.append(arena.step(0))
             if step.shares is not None:
@@ -139,7 +147,9 @@ def test_overlapping_steps_keep_their_order(steps: list[Step]) -> None:
 
 @settings(max_examples=200)
 @given(steps=step_lists(sharing=False), data=st.data())
-def test_steps_that_share_nothing_are_grouped_by_form_alone_in_any_order(steps: list[Step], data: st.DataObject) -> None:
+def test_steps_that_share_nothing_are_grouped_by_form_alone_in_any_order(
+    steps: list[Step], data: st.DataObject
+) -> None:
     made = Steps(steps)
     order = data.draw(st.permutations(range(len(steps))))
     wanted: dict[tuple[object, ...], set[int]] = {}
@@ -183,7 +193,9 @@ def test_every_split_has_a_reason_with_both_values(steps: list[Step]) -> None:
         assert position[split["step"]] > leaders[split["group_of"]]
         assert split["value"] != split["other"]
         for word in (split["field"], split["value"], split["other"]):
-            assert isinstance(word, str) and word and word in text
+            assert isinstance(word, str)
+            assert word
+            assert word in text
 
 
 @settings(max_examples=100)
@@ -255,7 +267,7 @@ def test_a_plan_that_is_one_group_has_no_splits(backend: Backend) -> None:
     data = plan.explain().data
     assert data["splits"] == []
     assert (data["backend"], data["mode"], data["padding"]) == (backend.name, "decode", "count")
-    assert data["rows"] == BATCH
+    assert data["rows"] == [BATCH]
     assert str(data["device"]).startswith(backend.device)
 
 

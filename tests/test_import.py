@@ -58,7 +58,8 @@ def test_import_loads_neither_triton_nor_sglang_nor_the_driver() -> None:
 import torch
 before = loaded("libcuda.so"), "triton" in sys.modules
 import qsa_group
-print(json.dumps([before, [loaded("libcuda.so"), "triton" in sys.modules], sorted(m for m in sys.modules if m.startswith("sglang"))]))
+after = loaded("libcuda.so"), "triton" in sys.modules
+print(json.dumps([before, after, sorted(m for m in sys.modules if m.startswith("sglang"))]))
 """
     before, after, sglang = run_python(code)
     assert after == before

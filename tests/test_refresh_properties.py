@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import oracle
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import oracle
 from oracle import FIELDS, Round
 from strategies import Inputs, inputs, rounds
 from support import HOST, Backend, Harness, refresh_once
 
 MANY = settings(max_examples=settings().max_examples * 5)
-FEW = settings(max_examples=min(settings().max_examples, 25))
+FEW = settings(max_examples=min(settings().max_examples, 12))
 
 
 def strided(tokens: torch.Tensor, form: int) -> torch.Tensor:
@@ -78,9 +79,7 @@ def test_hostile_rounds_on_every_backend(backend: Backend, data: st.DataObject, 
 @given(round_=rounds(mode="decode"), shift=st.integers(0, 5))
 def test_an_offset_is_the_same_as_a_longer_request(round_: Round, shift: int) -> None:
     """Offsets and lengths only ever meet in their sum."""
-    served = round_.but(
-        seq_lens=[min(n, max(round_.width - shift - max(round_.offsets), 0)) for n in round_.seq_lens]
-    )
+    served = round_.but(seq_lens=[min(n, max(round_.width - shift - max(round_.offsets), 0)) for n in round_.seq_lens])
     moved = served.but(seq_lens=[n + shift for n in served.seq_lens])
     earlier = served.but(offsets=[offset + shift for offset in served.offsets])
     first, second = Harness(HOST, moved), Harness(HOST, earlier)

@@ -6,18 +6,20 @@ The number in each docstring is the row of the public list of reports that the t
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import torch
+
+import oracle
 from arena import POISON, Arena
 from cases import random_table, table_of
 from guard_pages import fenced, sparse_memory
 from oracle import Round
+from qsa_group import StepBuffers
 from strategies import Inputs
 from support import HOST, Backend, Harness, live_inputs, planner_of, refresh_once, step_buffers
-from qsa_group import StepBuffers
 
 
 def table(slots: int, width: int, page: int = 64) -> np.ndarray:
@@ -37,6 +39,15 @@ def test_length_past_the_table_in_its_last_slot(backend: Backend, base: int) -> 
         assert bool(int(harness.plan.status()) & oracle.LENGTH_EXCEEDS_TABLE) == (base + 3 > 136)
 
 
+@pytest.mark.parametrize("length", [135, 136, 137, 140, 143, 144, 200, 2**31 - 1, 2**62])
+def test_extend_that_reaches_past_the_table(backend: Backend, length: int) -> None:
+    """Report 14, in draft extend: each row by itself, so the first rows of a request may still be served."""
+    round_ = Round(table(4, 136), [length, 7], [3, 1], rows=14, mode="draft_extend", extend_lens=[8, 2], max_pages=2)
+    harness = refresh_once(backend, round_, Inputs(lens_dtype=torch.int64))
+    served = [n for n in range(length - 7, length + 1) if n <= 136]
+    assert harness.arena.region("sequence_lengths")[0].tolist() == [*served, *[1] * (8 - len(served)), 6, 7, *[1] * 4]
+
+
 def test_live_inputs_at_the_edge_of_memory(backend: Backend) -> None:
     """Report 14, for the live inputs: nothing is read before the first request or past the last."""
     if backend.device != "cpu":
@@ -45,7 +56,7 @@ def test_live_inputs_at_the_edge_of_memory(backend: Backend) -> None:
     for at_end in (True, False):
         harness = Harness(backend, round_)
         for dtype in (torch.int32, torch.int64):
-            arguments = {
+            arguments: dict[str, Any] = {
                 "seq_lens": fenced(torch.tensor(round_.seq_lens, dtype=dtype), at_end=at_end),
                 "req_pool_indices": fenced(torch.tensor(round_.slots, dtype=dtype), at_end=at_end),
                 "extend_lens": fenced(torch.tensor(round_.extend_lens, dtype=dtype), at_end=at_end),
@@ -186,8 +197,11 @@ def test_output_of_a_step_is_the_input_of_the_call(backend: Backend, field: str)
     difference = harness.arena.difference(wanted)
     assert difference is None, difference
     assert harness.planner.stats()["overlap_runs"] == 1
-    assert harness.plan.explain().data["overlap_runs"] == 1
-    assert "overlap" in str(harness.plan.explain())
+    explanation = harness.plan.explain()
+    assert explanation.data["overlap_runs"] == 1
+    (fallback,) = explanation.data["fallbacks"]
+    assert "shared memory" in fallback
+    assert fallback in explanation
 
 
 def test_input_that_shares_part_of_an_output_off_by_one_row(backend: Backend) -> None:
@@ -217,7 +231,7 @@ def test_two_steps_with_one_output_run_in_order(backend: Backend) -> None:
         assert plan.groups == ((0,), (1,))
         (split,) = plan.explain().data["splits"]
         assert (split["step"], split["group_of"], split["field"]) == (1, 0, "overlap")
-        assert "sequence_lengths" in split["value"] and "sequence_lengths" in split["other"]
+        assert (split["value"], split["other"]) == ("sequence_lengths of step 1", "sequence_lengths of step 0")
         arena.poison()
         plan.run(**live_inputs(round_, backend.device))
         wanted = arena.fresh()

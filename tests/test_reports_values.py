@@ -6,9 +6,10 @@ The number in each docstring is the row of the public list of reports that the t
 from __future__ import annotations
 
 import numpy as np
-import oracle
 import pytest
 import torch
+
+import oracle
 from cases import random_table, table_of
 from oracle import FIELDS, Round
 from strategies import Inputs
@@ -31,7 +32,9 @@ def test_padding_rows_stay_inert_at_every_step(backend: Backend) -> None:
     """Report 1. The step's offset must not reach a padding row, nor a garbage slot 0 its page table."""
     garbage = table(4, 64)
     garbage[0] = -1
-    harness = refresh_once(backend, Round(garbage, [10, 20, 0, 0], [1, 2, 3, 3], rows=4, offsets=[1, 2, 3], num_padding=2))
+    harness = refresh_once(
+        backend, Round(garbage, [10, 20, 0, 0], [1, 2, 3, 3], rows=4, offsets=[1, 2, 3], num_padding=2)
+    )
     for step in range(3):
         assert column(harness, "sequence_lengths", step) == [11 + step, 21 + step, 1, 1]
         assert column(harness, "row_req_pool_indices", step) == [1, 2, 0, 0]
@@ -290,6 +293,6 @@ def test_dtypes_of_lengths_and_slots_switch_at_one_address(backend: Backend, mod
             memory[name].fill_(0x7F)
             views[name] = memory[name].view(dtype)[:2].copy_(torch.tensor(list(values), dtype=dtype))
         harness.arena.poison()
-        extend = {"extend_lens": views["extend"]} if mode == "draft_extend" else {}
-        harness.plan.run(views["lens"], views["slots"], **extend)
+        extend = views["extend"] if mode == "draft_extend" else None
+        harness.plan.run(views["lens"], views["slots"], extend_lens=extend)
         harness.check()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import oracle
 import torch
+from hypothesis import given, settings
+
+import oracle
 import vector_oracle
 from arena import Arena
 from cases import CASES, round_of
-from hypothesis import given, settings
 from strategies import rounds
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import oracle
 import torch
+
+import oracle
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,7 @@ def refresh(shape: Shape, inputs: Live) -> Wanted:
     return _outputs(shape, n, r, prefix, status)
 
 
-def _rows(
-    shape: Shape, inputs: Live
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def _rows(shape: Shape, inputs: Live) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Length, slot and prefix as asked for, which rows are asked for, and status bits; [steps, rows] each."""
     device = shape.table.device
     lens, slots = inputs.seq_lens, inputs.slots

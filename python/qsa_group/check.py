@@ -1,7 +1,7 @@
 """What a refresh must leave behind, computed with torch operators on the host, and the comparison with what it left.
 
-This is the demo's own judge. It shares no code with the Rust executor nor with the Triton kernel. It covers rows that can
-be served; rows of hostile inputs are the business of the test suite.
+This is the demo's own judge. It shares no code with the Rust executor nor with the Triton kernel. It covers rows that
+can be served; rows of hostile inputs are the business of the test suite.
 """
 
 from __future__ import annotations
@@ -11,7 +11,17 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["FIELDS", "SHARED_INDEX_FIELDS", "Arena", "Difference", "Rows", "decode_rows", "extend_rows", "verify_rows", "write_expected"]
+__all__ = [
+    "FIELDS",
+    "SHARED_INDEX_FIELDS",
+    "Arena",
+    "Difference",
+    "Rows",
+    "decode_rows",
+    "extend_rows",
+    "verify_rows",
+    "write_expected",
+]
 
 FIELDS = (
     "sequence_lengths",
@@ -174,8 +184,9 @@ class Difference:
 class Arena:
     """The buffers of all steps of a pass, each as large as the largest bucket needs, in one allocation.
 
-    Between any two buffers lies a guard strip. All of it can be poisoned, and compared, at once; so a refresh that writes
-    outside its buffers or outside the rows of its bucket is found too. A twin on the host holds what is expected.
+    Between any two buffers lies a guard strip. All of it can be poisoned, and compared, at once; so a refresh that
+    writes outside its buffers or outside the rows of its bucket is found too. A twin on the host holds what is
+    expected.
 
     Attributes:
         steps: one mapping a step from buffer name to tensor on the device.
@@ -187,7 +198,10 @@ class Arena:
     ) -> None:
         """Allocates the buffers ``fields`` of ``steps`` steps with ``rows`` rows each."""
         shapes = [
-            {name: (rows, *{"ring_group_locs": (compress_ratio,), "page_table": (max_pages,)}.get(name, ())) for name in fields}
+            {
+                name: (rows, *{"ring_group_locs": (compress_ratio,), "page_table": (max_pages,)}.get(name, ()))
+                for name in fields
+            }
             for _ in range(steps)
         ]
         size = _ALIGN + sum(_words(name, shape)[1] for step in shapes for name, shape in step.items())
@@ -219,7 +233,9 @@ class Arena:
         wrong = (found != self._expected).nonzero()
         if len(wrong):
             word = int(wrong[0])
-            out.append(Difference("outside the buffers", (word,), int(self._expected[word]), int(found[word]), len(wrong)))
+            out.append(
+                Difference("outside the buffers", (word,), int(self._expected[word]), int(found[word]), len(wrong))
+            )
         return out
 
 

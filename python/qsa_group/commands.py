@@ -13,18 +13,18 @@ from typing import Any
 
 import torch
 
-from qsa_group.errors import QsaGroupError
-from qsa_group.progress import Progress
-from qsa_group.report import device_name, format_demo, format_table, versions
-from qsa_group.rounds import Round, RoundSettings, RoundWriter, read_rounds
-from qsa_group.runner import RoundRunner
-from qsa_group.simulate import Server, ServerOptions
-from qsa_group.trace import Request, generate, read_workload
+from .errors import QsaGroupError
+from .progress import Progress
+from .report import device_name, format_demo, format_table, versions
+from .rounds import Round, RoundSettings, RoundWriter, read_rounds
+from .runner import RoundRunner
+from .simulate import Server, ServerOptions
+from .trace import Request, generate, read_workload
 
 __all__ = ["GENERATED_REQUESTS", "GENERATED_SPEED", "UsageError", "bench", "demo", "doctor", "explain", "replay"]
 
 GENERATED_REQUESTS = 300
-GENERATED_SPEED = 8.0
+GENERATED_SPEED = 4.0
 
 
 class UsageError(QsaGroupError, ValueError):
@@ -73,7 +73,7 @@ def replay(options: argparse.Namespace) -> int:
 
 def doctor(_: argparse.Namespace) -> int:
     """Says what would run here."""
-    from qsa_group.doctor import diagnose
+    from .doctor import diagnose
 
     found = diagnose()
     print(found.text())
@@ -82,7 +82,7 @@ def doctor(_: argparse.Namespace) -> int:
 
 def explain(options: argparse.Namespace) -> int:
     """Says how described steps are grouped."""
-    from qsa_group.explain import EXAMPLE, explain_description, read_description
+    from .explain import EXAMPLE, explain_description, read_description
 
     if options.example:
         print(json.dumps(EXAMPLE, indent=2))
@@ -99,7 +99,7 @@ def bench(options: argparse.Namespace) -> int:
     settings = _settings(options)
     if options.live + settings.draft_tokens > settings.context:
         raise UsageError(
-            f"--live {options.live} and {settings.draft_tokens} draft tokens do not fit into --context {settings.context}"
+            f"--live {options.live} and {settings.draft_tokens} draft tokens exceed --context {settings.context}"
         )
     _writable(options.json)
     runner = RoundRunner(settings, backend=options.backend, device=_device(options.device))
@@ -194,7 +194,7 @@ def _conclude(runner: RoundRunner, result: dict[str, Any], run: _Run, options: a
     print(format_demo(result))
     _write_json(options.json, result)
     if options.plot and timeline is not None:
-        from qsa_group.plot import draw
+        from .plot import draw
 
         draw(options.plot, timeline, run.samples, title=result["traffic"], where=_where(runner))
         print(f"picture: {options.plot}")
@@ -230,7 +230,9 @@ def _even_round(settings: RoundSettings, batch: int, live: int) -> Round:
     """A round of equal requests whose pages are scattered."""
     pages = -(-(live + settings.draft_tokens) // settings.page_size)
     entries = [
-        (slot, number, 1 + number * batch + (slot * 7) % batch) for slot in range(1, batch + 1) for number in range(pages)
+        (slot, number, 1 + number * batch + (slot * 7) % batch)
+        for slot in range(1, batch + 1)
+        for number in range(pages)
     ]
     return Round(0.0, [live] * batch, list(range(1, batch + 1)), [min(2, settings.draft_tokens)] * batch, entries)
 

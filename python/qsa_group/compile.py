@@ -27,11 +27,39 @@ FIELDS = (
     "ring_group_locs",
     "page_table",
 )
-"""Names of a step's buffers in the order of the kernel's tuples and of the Rust core."""
+"""Names of a step's buffers in the order of the kernel's parameters and of the Rust core."""
 
 MODES = {"decode": 0, "target_verify": 1, "draft_extend": 2}
 
-_POINTERS = ("seq_lens", "req_pool_indices", "extend_lens", "req_to_token", "status")
+SCALARS = (
+    "seq_lens",
+    "req_pool_indices",
+    "extend_lens",
+    "seq_stride",
+    "slot_stride",
+    "extend_stride",
+    "flags",
+    "real",
+    "req_to_token",
+    "table_row_stride",
+    "table_col_stride",
+    "slots",
+    "width",
+    "rows",
+    "num_pages",
+    "page_stride",
+    "ring_stride",
+    "window",
+    "status",
+)
+"""The kernel's parameters before the buffers, in order; the Rust core packs them so."""
+
+BLOCK = 256
+"""Page table entries that a program handles at a time."""
+
+NUM_WARPS = 4
+"""Warps of a program."""
+
 _SCAN = 1024
 """Extend lengths that a program sums at a time; the core bounds a bucket's rows so that a block's sum fits 31 bits."""
 
@@ -41,12 +69,14 @@ class Shape:
     """How a launch is cut up.
 
     Attributes:
-        splits: programs that share a row's page table.
+        splits: programs that divide a row's page table among them.
+        shares: programs that divide a row's steps among them.
         block: page table entries that a program handles at a time.
         num_warps: warps of a program.
     """
 
     splits: int
+    shares: int
     block: int
     num_warps: int
 
@@ -79,28 +109,28 @@ class KernelVariant:
             "MODE": MODES[self.mode],
             "RATIO": self.compress_ratio,
             "PAGE_SIZE": self.page_size,
+            "STEPS": 1 << (self.num_steps - 1).bit_length(),
             "RING": 1 << (self.compress_ratio - 1).bit_length(),
             "BLOCK": self.block,
             "SCAN": _SCAN,
         }
 
 
-def choose_shape(rows: int, max_pages: int) -> Shape:
-    """How to cut up a launch over `rows` rows whose page tables have `max_pages` entries.
+def choose_shape(rows: int, num_steps: int, max_pages: int) -> Shape:
+    """How to cut up a launch over `rows` rows of `num_steps` steps whose page tables have `max_pages` entries.
 
-    Few rows leave most of the GPU idle, so a row's pages are shared between programs; many rows fill it by themselves,
-    and a further program a row would only add to the launch. A page table of a million tokens is worth more programs.
+    Few rows leave most of a GPU idle: then each step has its own programs, which takes as long as one step does, and
+    programs divide long page tables, at almost no cost where few entries are live. Many rows fill it by themselves:
+    then one program does all steps, and reads the request table once for them.
     """
-    if max_pages <= 256 or rows >= 256:
-        return Shape(splits=1, block=256, num_warps=4)
-    if max_pages > 8192 and rows <= 32:
-        return Shape(splits=16, block=256, num_warps=4)
-    return Shape(splits=4, block=256, num_warps=4)
+    splits = 16 if rows <= 64 else 4 if rows <= 128 else 1
+    shares = num_steps if rows * num_steps <= 128 else 1
+    return Shape(min(splits, -(-max_pages // BLOCK) or 1), shares, BLOCK, NUM_WARPS)
 
 
 def shapes() -> tuple[Shape, ...]:
     """One shape for each binary that `choose_shape` can lead to."""
-    return (Shape(splits=1, block=256, num_warps=4),)
+    return (Shape(splits=1, shares=1, block=BLOCK, num_warps=NUM_WARPS),)
 
 
 _lock = threading.Lock()
@@ -149,18 +179,15 @@ def _compile(variant: KernelVariant, capability: int) -> Any:
     if not isinstance(refresh_kernel, triton.JITFunction):
         raise UnsupportedError("TRITON_INTERPRET is set, so nothing can be compiled; unset it, or use CPU tensors")
     names = [parameter.name for parameter in refresh_kernel.params]
-    constants: dict[tuple[int, ...], Any] = {
-        (names.index(name),): value for name, value in variant.constants().items()
-    }
-    step = tuple(_pointer_type(field) if field in variant.buffers else "constexpr" for field in FIELDS)
-    for index in range(variant.num_steps):
-        for place, kind in enumerate(step):
-            if kind == "constexpr":
-                constants[names.index("steps"), index, place] = None
+    constants: dict[tuple[int, ...], Any] = {(names.index(name),): value for name, value in variant.constants().items()}
     signature: dict[str, Any] = dict.fromkeys(names, "i64")
-    signature.update(dict.fromkeys(_POINTERS, "*i32"))
     signature.update(dict.fromkeys(variant.constants(), "constexpr"))
-    signature["steps"] = (step,) * variant.num_steps
+    for field in FIELDS:
+        if field in variant.buffers:
+            signature[field] = ("i64",) * variant.num_steps
+        else:
+            signature[field] = "constexpr"
+            constants[names.index(field),] = None
     signature["offsets"] = ("i64",) * variant.num_steps
     source = ASTSource(fn=refresh_kernel, signature=signature, constexprs=constants, attrs={})
     try:
@@ -174,17 +201,15 @@ def _compile(variant: KernelVariant, capability: int) -> Any:
         ) from error
 
 
-def _pointer_type(field: str) -> str:
-    return "*i64" if field == "pending_ring_slots" else "*i32"
-
-
 def nested_arguments(words: tuple[Any, ...], variant: KernelVariant) -> list[Any]:
-    """Packed arguments as Triton's launchers take them: steps and offsets as tuples, None for absent buffers."""
-    present = [field in variant.buffers for field in FIELDS]
-    scalars = len(words) - variant.num_steps * (sum(present) + 1)
-    rest = iter(words[scalars:])
-    steps = tuple(tuple(next(rest) if there else None for there in present) for _ in range(variant.num_steps))
-    return [*words[:scalars], steps, tuple(rest), *variant.constants().values()]
+    """Packed arguments as Triton's launchers take them: a tuple over the steps a buffer, None for an absent one."""
+    rest = iter(words[len(SCALARS) :])
+
+    def take() -> tuple[Any, ...]:
+        return tuple(next(rest) for _ in range(variant.num_steps))
+
+    buffers = [take() if field in variant.buffers else None for field in FIELDS]
+    return [*words[: len(SCALARS)], *buffers, take(), *variant.constants().values()]
 
 
 def refusal(compiled: Any) -> str | None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
 from dataclasses import dataclass, field
 from importlib import import_module, metadata
 from typing import Any
 
 import torch
 
-from qsa_group.errors import QsaGroupError
-from qsa_group.planner import ReplayPlanner, RequestTable, StepBuffers
-from qsa_group.report import versions
+from .errors import QsaGroupError
+from .planner import ReplayPlanner, RequestTable, StepBuffers
+from .report import versions
 
 __all__ = ["Diagnosis", "diagnose"]
-
-_PLUGIN_GROUP = "sglang.srt.plugins"
 
 
 @dataclass
@@ -33,7 +31,9 @@ class Diagnosis:
     def text(self) -> str:
         """All of it for people."""
         parts = ["\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in self.sections]
-        parts.append("\n".join(["broken", *(f"  {line}" for line in self.broken)]) if self.broken else "nothing is broken")
+        parts.append(
+            "\n".join(["broken", *(f"  {line}" for line in self.broken)]) if self.broken else "nothing is broken"
+        )
         return "\n\n".join(parts)
 
 
@@ -64,13 +64,15 @@ def _devices() -> list[str]:
     elif torch.version.cuda is None:
         lines.append("no CUDA device: this torch was built without CUDA")
     else:
-        lines.append(f"no CUDA device: torch was built for CUDA {torch.version.cuda}, but finds no usable driver or GPU")
+        lines.append(
+            f"no CUDA device: torch was built for CUDA {torch.version.cuda}, but finds no usable driver or GPU"
+        )
     return lines
 
 
 def _driver_version() -> str:
     try:
-        version = int(torch._C._cuda_getDriverVersion())
+        version = int(getattr(torch._C, "_cuda_getDriverVersion")())  # noqa: B009 (it is absent from CPU builds)
     except (AttributeError, RuntimeError):
         return "version unknown"
     return f"supports CUDA {version // 1000}.{version % 1000 // 10}"
@@ -110,28 +112,15 @@ def _try(backend: str, device: torch.device) -> tuple[str, list[str]]:
 
 
 def _plugin(broken: list[str]) -> list[str]:
-    lines = []
-    points = [point for point in metadata.entry_points(group=_PLUGIN_GROUP) if point.value.startswith("qsa_group.")]
-    if points:
-        lines.append(f"entry point {_PLUGIN_GROUP}: {points[0].name} = {points[0].value}")
-    else:
-        lines.append(f"no entry point in {_PLUGIN_GROUP}: the package is not installed as a wheel, so SGLang will not find it")
     try:
-        lines.append(f"SGLang {metadata.version('sglang')} is installed")
+        lines = [f"SGLang {metadata.version('sglang')} is installed"]
     except metadata.PackageNotFoundError:
-        lines.append("SGLang is not installed here: nothing will load the plugin")
+        return ["SGLang is not installed here: nothing would load the plugin"]
     try:
         module: Any = import_module("qsa_group.sglang")
-    except ImportError as error:
-        if error.name == "qsa_group.sglang":
-            return [*lines, "this version has no SGLang plugin"]
-        broken.append(f"the SGLang plugin cannot be imported: {error}")
-        return [*lines, f"the plugin cannot be imported: {error}"]
-    look: Callable[[], list[str]] | None = getattr(module, "diagnose", None)
-    if look is None:
-        return lines
-    try:
-        lines += look()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SGLang's own, about devices that are not here.
+            lines += module.diagnose()
     except Exception as error:  # A doctor reports what it finds.
         broken.append(f"the SGLang plugin's own diagnosis fails: {type(error).__name__}: {error}")
     return lines

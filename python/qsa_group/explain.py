@@ -24,9 +24,9 @@ from typing import Any
 
 import torch
 
-from qsa_group.check import FIELDS
-from qsa_group.errors import QsaGroupError
-from qsa_group.planner import Explanation, ReplayPlanner, RequestTable, StepBuffers
+from .check import FIELDS
+from .errors import QsaGroupError
+from .planner import Explanation, ReplayPlanner, RequestTable, StepBuffers
 
 __all__ = ["EXAMPLE", "DescriptionError", "explain_description", "read_description"]
 
@@ -107,7 +107,9 @@ def _buffers(
         raise DescriptionError(f"{place}: {rows} rows of {pages} pages are too many to build here")
     absent, same = step["absent"], step.get("same", {})
     if not isinstance(absent, list) or not isinstance(same, dict):
-        raise DescriptionError(f"{place}: absent must be a list of buffers, and same an object from buffer to step number")
+        raise DescriptionError(
+            f"{place}: absent must be a list of buffers, and same an object from buffer to step number"
+        )
     _known(f"{place}, absent", dict.fromkeys(map(str, absent)), set(FIELDS))
     _known(f"{place}, same", same, set(FIELDS))
     shapes = {"ring_group_locs": (rows, sizes["compress_ratio"]), "page_table": (rows, pages)}

@@ -1,11 +1,14 @@
 """The Triton kernel, and nothing else.
 
-One program refreshes one row of every step of a group; programs that share a row (the grid's second dimension) share
-its page table and leave the other buffers to the first of them. A mode differs from the others in one place: how a row
-finds its request, length and prefix (`_row`).
+A program refreshes one row of some or all steps of a group. The grid is rows x splits x shares: the programs of a row
+and share divide its page tables among them and leave the other buffers to the first; each share has its part of the
+steps. A mode differs from the others in one place: how a row finds its request, length and prefix.
 
-All scalars are int64 and nothing is specialised on values, so that one binary serves every batch, padding, stride,
-dtype and alignment. `rust/core/src/launch.rs` packs the arguments in the order of the signature.
+Every argument is an int64, addresses too, and nothing is specialised on values, so that one binary serves every batch,
+padding, stride, dtype and alignment. `rust/core/src/launch.rs` packs the arguments in the order of the signature.
+
+The time of a refresh is a few memory latencies. So loads that do not need each other are started together, and all
+before the first store, since a store is never overtaken by a later load.
 """
 
 from __future__ import annotations
@@ -32,69 +35,66 @@ _LENGTH_EXCEEDS_TABLE = tl.constexpr(4)
 _ROWS_EXCEED_BUCKET = tl.constexpr(8)
 _EXTEND_LENGTH_NEGATIVE = tl.constexpr(16)
 
-
-@triton.jit
-def _load_int(pointer, index, stride, is_int64, mask):
-    """Element `index` of a live vector as int64; its dtype is known at run time only. 0 where `mask` is false."""
-    narrow = tl.load(pointer.to(tl.pointer_type(tl.int32)) + index * stride, mask & (is_int64 == 0), other=0)
-    wide = tl.load(pointer.to(tl.pointer_type(tl.int64)) + index * stride, mask & (is_int64 != 0), other=0)
-    return narrow.to(tl.int64) + wide
+# Below any length that an offset could lift to 1: offsets end at 2**29, widths at 2**30 (`layout.rs`), so that all
+# lengths are int32 once they are clipped.
+_LOWEST = tl.constexpr(-(1 << 30))
+# Above any width, and with any offset added still an int32.
+_HIGHEST = tl.constexpr((1 << 30) + 1)
 
 
 @triton.jit
-def _packed_request(row, req_pool_indices, extend_lens, slot_stride, extend_stride, flags, batch, real, rows, SCAN: tl.constexpr):
+def _load_int(address, index, stride, is_int64, limit):
+    """Element `index` of a live vector, clipped to 31 bits; 0 from `limit` on. `stride` is in bytes.
+
+    Its dtype is known at run time only. The low half is read whatever it is, the high half if there is one.
+    """
+    place = (address + index.to(tl.int64) * stride).to(tl.pointer_type(tl.int32))
+    low = tl.load(place, index < limit, other=0)
+    high = tl.load(place + 1, index < tl.where(is_int64 != 0, limit, 0), other=0)
+    high = tl.where(is_int64 != 0, high, low >> 31)
+    clipped = tl.where(high == (low >> 31), low, tl.where(high < 0, _LOWEST, _HIGHEST))
+    return tl.minimum(tl.maximum(clipped, _LOWEST), _HIGHEST)
+
+
+@triton.jit
+def _packed_request(
+    row, req_pool_indices, extend_lens, slot_stride, extend_stride, flags, real, rows, SCAN: tl.constexpr
+):
     """The request of a packed row by a prefix sum over the extend lengths, a block of requests at a time.
 
     Requests that end at or before the row are counted and their lengths summed: the first number is the row's request,
-    the second its first row. Returns (request, first row, all packed rows clipped to the bucket + 1, status bits).
+    the second its first row. A row after the packed ones gets request `real`. Returns (request, first row, bits).
     """
     # Sums are clipped to one past the bucket, which keeps every partial sum within 31 bits and rows past it out of it.
-    ceiling = rows + 1
+    ceiling = (rows + 1).to(tl.int32)
     request = row * 0
     first = row * 0
     total = row * 0
     negative = row * 0
     for start in range(0, real, SCAN):
-        index = start + tl.arange(0, SCAN).to(tl.int64)
-        live = index < real
+        index = start + tl.arange(0, SCAN)
+        length = _load_int(extend_lens, index, extend_stride, flags & _EXTEND_LENS_INT64, real)
         if flags & _PADDING_BY_SLOT:
-            slots = _load_int(req_pool_indices, index, slot_stride, flags & _REQ_POOL_INDICES_INT64, live)
-            live = live & (slots != 0)
-        length = _load_int(extend_lens, index, extend_stride, flags & _EXTEND_LENS_INT64, live)
-        negative = tl.maximum(negative, tl.max((length < 0).to(tl.int64), 0))
-        length = tl.minimum(tl.maximum(length, 0), ceiling).to(tl.int32)
-        ends = total + tl.cumsum(length, 0).to(tl.int64)
+            slots = _load_int(req_pool_indices, index, slot_stride, flags & _REQ_POOL_INDICES_INT64, real)
+            length = tl.where(slots != 0, length, 0)
+        negative = tl.maximum(negative, tl.max((length < 0).to(tl.int32), 0))
+        length = tl.minimum(tl.maximum(length, 0), ceiling)
+        ends = total + tl.cumsum(length, 0)
         before = (ends <= row) & (index < real)
-        request += tl.sum(before.to(tl.int32), 0).to(tl.int64)
-        first += tl.sum(tl.where(before, length, 0), 0).to(tl.int64)
-        total = tl.minimum(total + tl.sum(length, 0).to(tl.int64), ceiling)
-    bits = tl.where(negative > 0, _EXTEND_LENGTH_NEGATIVE, 0) | tl.where(total > rows, _ROWS_EXCEED_BUCKET, 0)
-    return request, first, total, bits
+        request += tl.sum(before.to(tl.int32), 0)
+        first += tl.sum(tl.where(before, length, 0), 0)
+        total = tl.minimum(total + tl.sum(length, 0), ceiling)
+    bits = tl.where(negative > 0, _EXTEND_LENGTH_NEGATIVE, 0) | tl.where(total >= ceiling, _ROWS_EXCEED_BUCKET, 0)
+    return request, first, bits
 
 
 @triton.jit
-def _store_row(buffers, row, length, slot, prefix, last, ring_stride, RATIO: tl.constexpr, RING: tl.constexpr):
-    """Writes one row of one step: everything but its page table. `buffers` are in the order of the step's fields."""
-    position = length - 1
-    if buffers[0] is not None:
-        tl.store(buffers[0] + row, length.to(tl.int32))
-    if buffers[1] is not None:
-        tl.store(buffers[1] + row, slot.to(tl.int32))
-    if buffers[2] is not None:
-        tl.store(buffers[2] + row, prefix.to(tl.int32))
-    if buffers[3] is not None:
-        tl.store(buffers[3] + row, (length // RATIO).to(tl.int32))
-    if buffers[4] is not None:
-        # A group stays within its page, so the slot of its last token names the group's compressed slot.
-        tl.store(buffers[4] + row, tl.maximum(last, 0) // RATIO)
-    if buffers[5] is not None:
-        tl.store(buffers[5] + row, position.to(tl.int32))
-    if buffers[6] is not None:
-        tl.store(buffers[6] + row, slot * RATIO + position % RATIO)
-    if buffers[7] is not None:
-        entry = tl.arange(0, RING)
-        member = tl.maximum(position.to(tl.int32) - (RATIO - 1 - entry), 0) % RATIO
-        tl.store(buffers[7] + row * ring_stride + entry, slot.to(tl.int32) * RATIO + member, entry < RATIO)
+def _pick(values, step):
+    """`values[step]` for a block of step indices, as int64; 0 past the last."""
+    picked = step.to(tl.int64) * 0
+    for index in tl.static_range(len(values)):
+        picked = tl.where(step == index, values[index], picked)
+    return picked
 
 
 @triton.jit
@@ -106,7 +106,6 @@ def refresh_kernel(
     slot_stride,
     extend_stride,
     flags,
-    batch,
     real,
     req_to_token,
     table_row_stride,
@@ -119,122 +118,180 @@ def refresh_kernel(
     ring_stride,
     window,
     status,
-    steps,
+    sequence_lengths,
+    row_req_pool_indices,
+    prefix_lengths,
+    compressed_lengths,
+    write_locs,
+    logical_positions,
+    pending_ring_slots,
+    ring_group_locs,
+    page_table,
     offsets,
     MODE: tl.constexpr,
     RATIO: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
+    STEPS: tl.constexpr,
     RING: tl.constexpr,
     BLOCK: tl.constexpr,
     SCAN: tl.constexpr,
 ):
-    """Refreshes row `program_id(0)` of every step.
+    """Refreshes row `program_id(0)` of the steps that fall to `program_id(2)`, one slice of pages a `program_id(1)`.
 
     Args:
-        seq_lens: [batch] int32 or int64, live lengths; `flags` tells the dtypes.
-        req_pool_indices: [batch] int32 or int64, request slots.
-        extend_lens: [batch] int32 or int64, rows of each request; read in draft extend only.
-        seq_stride, slot_stride, extend_stride: strides of the three, in elements.
+        seq_lens: address of [batch] int32 or int64, live lengths; `flags` tells the dtypes.
+        req_pool_indices: address of [batch] int32 or int64, request slots.
+        extend_lens: address of [batch] int32 or int64, rows of each request; read in draft extend only.
+        seq_stride: stride of `seq_lens`, in bytes.
+        slot_stride: stride of `req_pool_indices`, in bytes.
+        extend_stride: stride of `extend_lens`, in bytes.
         flags: dtypes of the three, and the padding rule.
-        batch: live requests.
-        real: requests that are not padding by count.
-        req_to_token: [slots, width] int32 with strides `table_row_stride` and `table_col_stride`.
+        real: live requests that are not padding by count.
+        req_to_token: address of [slots, width] int32, KV slot of each token.
+        table_row_stride: from a slot of the table to the next, in elements.
+        table_col_stride: from a token of the table to the next, in elements.
+        slots: slots of the table.
+        width: tokens of a slot.
         rows: rows of the bucket.
         num_pages: page table entries of a row that exist.
-        page_stride, ring_stride: row strides of the two-dimensional buffers.
+        page_stride: row stride of the page tables, in elements.
+        ring_stride: row stride of the ring group locations, in elements.
         window: rows of a request; target verify only.
-        status: [1] int32, or-ed with what went wrong.
-        steps: a tuple of buffers a step, None where absent.
-        offsets: what each step adds to a length; decode only.
+        status: address of [1] int32, or-ed with what went wrong.
+        sequence_lengths: addresses of the buffers of that name, a tuple over the steps; None where absent, and so on.
+        row_req_pool_indices: as above.
+        prefix_lengths: as above.
+        compressed_lengths: as above.
+        write_locs: as above.
+        logical_positions: as above.
+        pending_ring_slots: as above.
+        ring_group_locs: as above.
+        page_table: as above.
+        offsets: what each step adds to a length, a tuple; 0 in every mode but decode.
         MODE: DECODE, TARGET_VERIFY or DRAFT_EXTEND.
         RATIO: tokens of a compressed group.
         PAGE_SIZE: tokens of a page.
+        STEPS: the power of two at or above the number of steps.
         RING: the power of two at or above RATIO.
         BLOCK: page table entries that a program handles at a time.
         SCAN: requests that a program sums at a time; draft extend only.
     """
-    row = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(0)
     split = tl.program_id(1)
+    # The steps of this program: from `begin` to before `finish`.
+    share = tl.cdiv(len(offsets), tl.num_programs(2))
+    begin = tl.program_id(2) * share
+    finish = begin + share
+    last_real = real.to(tl.int32)
+    end = width.to(tl.int32)
 
-    bits = 0
-    within = row < batch
-    if MODE == DECODE:
-        request = row
-        real_row = row < real
-    elif MODE == TARGET_VERIFY:
-        request = row // window
-        real_row = request < real
-    else:
-        request, first, total, bits = _packed_request(
-            row, req_pool_indices, extend_lens, slot_stride, extend_stride, flags, batch, real, rows, SCAN
-        )
-        real_row = row < total
-    base = _load_int(seq_lens, request, seq_stride, flags & _SEQ_LENS_INT64, real_row)
-    slot = _load_int(req_pool_indices, request, slot_stride, flags & _REQ_POOL_INDICES_INT64, real_row)
-    real_row = real_row & ((slot != 0) | ((flags & _PADDING_BY_SLOT) == 0))
-
-    known_slot = (slot >= 0) & (slot < slots)
-    # A base past the table cannot give a row, and clipped it cannot overflow what is added to it. Below, a base may be
-    # as low as -offset and still give one, so only the sum is judged.
-    base = tl.minimum(tl.maximum(base, -4611686018427387904), width + 1)
-    prefix = base
-    length = base
+    # The row's request.
+    bits = row * 0
+    request = row
     if MODE == TARGET_VERIFY:
-        length = base + row % window + 1
+        request = row // window.to(tl.int32)
     elif MODE == DRAFT_EXTEND:
-        extend = _load_int(extend_lens, request, extend_stride, flags & _EXTEND_LENS_INT64, real_row)
+        request, first, bits = _packed_request(
+            row, req_pool_indices, extend_lens, slot_stride, extend_stride, flags, last_real, rows, SCAN
+        )
+    base = _load_int(seq_lens, request, seq_stride, flags & _SEQ_LENS_INT64, last_real)
+    slot = _load_int(req_pool_indices, request, slot_stride, flags & _REQ_POOL_INDICES_INT64, last_real)
+    if MODE == DRAFT_EXTEND:
+        extend = _load_int(extend_lens, request, extend_stride, flags & _EXTEND_LENS_INT64, last_real)
+
+    # Its length and prefix.
+    length = base
+    prefix = base
+    if MODE == TARGET_VERIFY:
+        length = base + (row - request * window.to(tl.int32)) + 1
+    elif MODE == DRAFT_EXTEND:
         prefix = tl.maximum(base - tl.maximum(extend, 0), 0)
         length = tl.minimum(prefix + 1 + (row - first), base)
+    real_row = (request < last_real) & ((slot != 0) | ((flags & _PADDING_BY_SLOT) == 0))
+    known_slot = (slot >= 0) & (slot < slots.to(tl.int32))
+    # A step is served if its length is from 1 to here.
+    longest = tl.where(real_row & known_slot, end, 0)
 
-    # One walk over the row's pages serves all steps, as far as the longest of them is live.
-    farthest = row * 0
-    stray = row < 0
-    for step in tl.static_range(len(steps)):
-        n = length + offsets[step]
-        served = real_row & known_slot & (n > 0) & (n <= width)
-        farthest = tl.maximum(farthest, tl.where(served, n, 0))
-        stray = stray | (served == 0)
-        if split == 0:
-            inert = (real_row == 0) | (served == 0)
-            if MODE == DECODE:
-                before = n - 1
-            else:
-                before = tl.maximum(prefix, 0)
-            n_row = tl.where(inert, 1, n)
-            slot_row = tl.where(inert, 0, slot)
-            last = 0
-            if steps[step][4] is not None:
-                place = slot_row * table_row_stride + (n_row - 1) * table_col_stride
-                last = tl.load(req_to_token + place, n_row % RATIO == 0, other=0)
-            _store_row(
-                steps[step], row, n_row, slot_row, tl.where(inert, 0, before), last, ring_stride, RATIO, RING
-            )
-            fault = tl.where(
-                known_slot == 0,
-                _SLOT_OUT_OF_TABLE,
-                tl.where(n <= 0, _LENGTH_NOT_POSITIVE, tl.where(n > width, _LENGTH_EXCEEDS_TABLE, 0)),
-            )
-            bits = bits | tl.where(real_row, fault, 0)
+    # A lane a step, where steps wait for memory: all of them together.
+    step = tl.arange(0, STEPS)
+    wanted = length + _pick(offsets, step).to(tl.int32)
+    mine = tl.where(step < finish, step, -1) >= begin
+    served = (wanted > 0) & (wanted <= longest)
+    n = tl.where(served, wanted, 1)
+    source = req_to_token.to(tl.pointer_type(tl.int32))
+    table_row = slot.to(tl.int64) * table_row_stride
+    if page_table is not None:
+        # One walk over the row's pages serves all steps, as far as the longest of them is live.
+        farthest = tl.max(tl.where(served & mine, n, 0), 0)
+        pages = tl.minimum((farthest + PAGE_SIZE - 1) // PAGE_SIZE, num_pages.to(tl.int32))
+        walked = source + table_row
+        page_pitch = table_col_stride * PAGE_SIZE
+        page = split * BLOCK + tl.arange(0, BLOCK)
+        entry = tl.load(walked + page.to(tl.int64) * page_pitch, page < pages, other=0)
     if split == 0:
-        if bits != 0:
-            tl.atomic_or(status, bits.to(tl.int32))
+        strays = tl.where(mine, tl.where(served, 0, 1), 0)
+        if write_locs is not None:
+            place = tl.where(served, table_row, 0) + (n - 1).to(tl.int64) * table_col_stride
+            last = tl.load(source + place, mine & (n % RATIO == 0), other=0)
+        if page_table is not None:
+            # Inert rows show slot 0's first page.
+            strays_shown = strays * num_pages.to(tl.int32)
+            spare = tl.load(source + step * 0, strays_shown > 0, other=0)
 
-    if steps[0][8] is not None:
-        # Slot 0's first page, which inert rows show.
-        spare = tl.maximum(tl.load(req_to_token, stray, other=0), 0) // PAGE_SIZE
-        source = req_to_token + tl.where(farthest > 0, slot, 0) * table_row_stride
-        pages = tl.maximum((farthest + PAGE_SIZE - 1) // PAGE_SIZE, 1)
-        pages = tl.minimum(pages, num_pages).to(tl.int32)
-        for start in range(split * BLOCK, pages, tl.num_programs(1) * BLOCK):
-            page = start + tl.arange(0, BLOCK)
-            token = page.to(tl.int64) * (table_col_stride * PAGE_SIZE)
-            entry = tl.maximum(tl.load(source + token, page < pages, other=0), 0) // PAGE_SIZE
-            for step in tl.static_range(len(steps)):
-                n = length + offsets[step]
-                served = real_row & known_slot & (n > 0) & (n <= width)
-                live = tl.where(served, (n + PAGE_SIZE - 1) // PAGE_SIZE, 1)
-                tl.store(
-                    steps[step][8] + row * page_stride + page,
-                    tl.where(served, entry, spare),
-                    page < tl.minimum(live, num_pages),
-                )
+        for which in tl.static_range(len(offsets)):
+            if (which >= begin) & (which < finish):
+                reached = length + offsets[which].to(tl.int32)
+                alive = (reached > 0) & (reached <= longest)
+                row_length = tl.where(alive, reached, 1)
+                row_slot = tl.where(alive, slot, 0)
+                position = row_length - 1
+                if sequence_lengths is not None:
+                    tl.store(sequence_lengths[which].to(tl.pointer_type(tl.int32)) + row, row_length)
+                if row_req_pool_indices is not None:
+                    tl.store(row_req_pool_indices[which].to(tl.pointer_type(tl.int32)) + row, row_slot)
+                if prefix_lengths is not None:
+                    before = position if MODE == DECODE else tl.where(alive, tl.maximum(prefix, 0), 0)
+                    tl.store(prefix_lengths[which].to(tl.pointer_type(tl.int32)) + row, before)
+                if compressed_lengths is not None:
+                    tl.store(compressed_lengths[which].to(tl.pointer_type(tl.int32)) + row, row_length // RATIO)
+                if logical_positions is not None:
+                    tl.store(logical_positions[which].to(tl.pointer_type(tl.int32)) + row, position)
+                if pending_ring_slots is not None:
+                    pending = row_slot.to(tl.int64) * RATIO + position % RATIO
+                    tl.store(pending_ring_slots[which].to(tl.pointer_type(tl.int64)) + row, pending)
+                if ring_group_locs is not None:
+                    member = tl.arange(0, RING)
+                    value = row_slot * RATIO + tl.maximum(position - (RATIO - 1 - member), 0) % RATIO
+                    ring = ring_group_locs[which].to(tl.pointer_type(tl.int32)) + row * ring_stride
+                    tl.store(ring + member, value, member < RATIO)
+
+        if write_locs is not None:
+            # A group stays within its page, so the slot of its last token names the group's compressed slot.
+            written = _pick(write_locs, step).to(tl.pointer_type(tl.int32))
+            tl.store(written + row, tl.maximum(last, 0) // RATIO, mine)
+        if page_table is not None:
+            shown = _pick(page_table, step).to(tl.pointer_type(tl.int32))
+            tl.store(shown + row * page_stride, tl.maximum(spare, 0) // PAGE_SIZE, strays_shown > 0)
+
+        # As a rule no lane has anything to say.
+        fault = tl.where(wanted <= 0, _LENGTH_NOT_POSITIVE, tl.where(wanted > end, _LENGTH_EXCEEDS_TABLE, 0))
+        fault = tl.where(known_slot, fault, _SLOT_OUT_OF_TABLE)
+        fault = tl.where(mine, tl.where(real_row, fault, 0) | bits, 0)
+        word = status.to(tl.pointer_type(tl.int32))
+        tl.atomic_or(word + step * 0, fault, fault != 0, sem="relaxed")
+
+    if page_table is not None:
+        stride = tl.num_programs(1) * BLOCK
+        for _ in range(split * BLOCK, pages, stride):
+            value = tl.maximum(entry, 0) // PAGE_SIZE
+            at = row * page_stride + page
+            # The next block is on its way while this one is stored.
+            ahead = page + stride
+            entry = tl.load(walked + ahead.to(tl.int64) * page_pitch, ahead < pages, other=0)
+            for which in tl.static_range(len(offsets)):
+                if (which >= begin) & (which < finish):
+                    reached = length + offsets[which].to(tl.int32)
+                    held = tl.minimum((reached + PAGE_SIZE - 1) // PAGE_SIZE, pages)
+                    held = tl.where(reached <= longest, held, 0)
+                    tl.store(page_table[which].to(tl.pointer_type(tl.int32)) + at, value, page < held)
+            page = ahead

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-from . import _core, compile
+from . import _core
+from .compile import KernelVariant, compile_variant, refusal
 from .errors import LaunchError, UnsupportedError
 
 __all__ = ["capability", "capturing", "direct_refusal", "hook_lists", "interpreting", "load_kernel", "triton_refusal"]
 
 _lock = threading.Lock()
-_loaded: dict[tuple[compile.KernelVariant, int, str], _core.Kernel] = {}
+_loaded: dict[tuple[KernelVariant, int, str], _core.Kernel] = {}
 
 
 def interpreting() -> bool:
@@ -66,14 +67,16 @@ def direct_refusal(device: torch.device, driver: str) -> str | None:
     return refusal
 
 
-def load_kernel(variant: compile.KernelVariant, device: torch.device, driver: str) -> tuple[Any, _core.Kernel | str]:
+def load_kernel(variant: KernelVariant, device: torch.device, driver: str) -> tuple[Any, _core.Kernel | str]:
     """The compiled kernel of a variant, and it loaded on a device; a refusal in words where it must not be.
 
     Raises:
         UnsupportedError: it would have to be compiled or loaded inside a capture, or cannot be compiled.
     """
     if driver != "cuda":
-        return None, _core.Kernel(b"", "stub", variant.num_warps, 0, variant.num_steps, len(variant.buffers), driver=driver)
+        return None, _core.Kernel(
+            b"", "stub", variant.num_warps, 0, variant.num_steps, len(variant.buffers), driver=driver
+        )
     arch = capability(device)
     key = (variant, arch, str(device))
     found = _loaded.get(key)
@@ -82,10 +85,10 @@ def load_kernel(variant: compile.KernelVariant, device: torch.device, driver: st
             f"a kernel for {variant.num_steps} steps is not loaded on {device} and a capture is on; plan, or call "
             "planner.warmup, before the capture"
         )
-    compiled = compile.compile_variant(variant, arch)
+    compiled = compile_variant(variant, arch)
     if found is not None:
         return compiled, found
-    refused = compile.refusal(compiled)
+    refused = refusal(compiled)
     if refused is not None:
         return compiled, refused
     with _lock, torch.cuda.device(device):
@@ -100,7 +103,7 @@ def load_kernel(variant: compile.KernelVariant, device: torch.device, driver: st
     return compiled, kernel
 
 
-def _load(cubin: bytes, metadata: Any, variant: compile.KernelVariant) -> _core.Kernel:
+def _load(cubin: bytes, metadata: Any, variant: KernelVariant) -> _core.Kernel:
     def load(scratch_words: int) -> _core.Kernel:
         return _core.Kernel(
             cubin,

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from . import _core, compile, launchers
+from . import _core, launchers
+from .compile import FIELDS, MODES, KernelVariant, Shape, choose_shape, compile_stats, shapes
 from .errors import LayoutError, UnsupportedError
 from .layouts import RequestTable, StepBuffers
 from .plans import Blueprint, Explanation, ReplayPlan, ReplayStatus, StagedPlan, TritonPlan
@@ -44,7 +45,7 @@ class ReplayPlanner:
         *,
         cache_capacity: int = 256,
         _driver: str = "cuda",
-        _shape: compile.Shape | None = None,
+        _shape: Shape | None = None,
     ) -> None:
         if not isinstance(table, RequestTable):
             raise LayoutError(
@@ -111,7 +112,7 @@ class ReplayPlanner:
         num_steps: int | Iterable[int],
         mode: str = "decode",
         *,
-        buffers: Iterable[str] = compile.FIELDS,
+        buffers: Iterable[str] = FIELDS,
     ) -> None:
         """Compiles and loads the kernels of these group sizes, so that a later `plan` finds them, inside a capture too.
 
@@ -125,25 +126,27 @@ class ReplayPlanner:
             UnsupportedError: a kernel cannot be had here.
         """
         named = set(buffers)
-        unknown = sorted(named - set(compile.FIELDS))
+        unknown = sorted(named - set(FIELDS))
         if unknown or not named:
             raise LayoutError(
-                f"buffers has {unknown or 'nothing'}, must be names out of {', '.join(compile.FIELDS)}; pass the names "
+                f"buffers has {unknown or 'nothing'}, must be names out of {', '.join(FIELDS)}; pass the names "
                 "of StepBuffers",
                 field="buffers",
             )
-        if mode not in compile.MODES:
+        if mode not in MODES:
             raise LayoutError(
-                f"mode has value {mode!r}, must be one of {', '.join(compile.MODES)}; pass one of these", field="mode"
+                f"mode has value {mode!r}, must be one of {', '.join(MODES)}; pass one of these", field="mode"
             )
         sizes = [num_steps] if isinstance(num_steps, int) else list(num_steps)
         if any(size < 1 for size in sizes):
-            raise LayoutError(f"num_steps has value {sizes}, must be at least 1; pass sizes of groups", field="num_steps")
+            raise LayoutError(
+                f"num_steps has value {sizes}, must be at least 1; pass sizes of groups", field="num_steps"
+            )
         if self.backend == "host" or launchers.interpreting():
             return
-        present = tuple(name for name in compile.FIELDS if name in named)
+        present = tuple(name for name in FIELDS if name in named)
         for size in sizes:
-            for shape in compile.shapes() if self._shape is None else (self._shape,):
+            for shape in shapes() if self._shape is None else (self._shape,):
                 launchers.load_kernel(self._variant(mode, size, present, shape), self.table.device, self._driver)
 
     def drop(self, plan: ReplayPlan) -> bool:
@@ -162,7 +165,7 @@ class ReplayPlanner:
             (the launches that a launch a step would have taken), overlap_runs, hooked_runs, and for the whole process
             compiles and compile_seconds.
         """
-        compiles, seconds = compile.compile_stats()
+        compiles, seconds = compile_stats()
         return {
             "backend": self.backend,
             "plans": self._plans,
@@ -182,10 +185,9 @@ class ReplayPlanner:
         draft_token_num: int | None,
         padding: str,
     ) -> ReplayPlan:
-        choose = compile.choose_shape
-        shapes = [
-            self._shape or choose(rows, pages)
-            for rows, pages in zip(request.group_rows, request.group_pages, strict=True)
+        cuts = [
+            self._shape or choose_shape(rows, len(group), pages)
+            for rows, group, pages in zip(request.group_rows, request.groups, request.group_pages, strict=True)
         ]
         blueprint = Blueprint(
             request=request,
@@ -197,7 +199,7 @@ class ReplayPlanner:
             padding=padding,
             backend=self.backend,
             status_word=self._next_status(),
-            shapes=shapes,
+            shapes=cuts,
             fallbacks=list(self._reasons),
         )
         if self.backend == "host":
@@ -208,7 +210,7 @@ class ReplayPlanner:
             return StagedPlan(blueprint)
         blueprint.variants = [
             self._variant(mode, len(group), tuple(buffers), shape)
-            for group, buffers, shape in zip(request.groups, request.group_buffers, shapes, strict=True)
+            for group, buffers, shape in zip(request.groups, request.group_buffers, cuts, strict=True)
         ]
         blueprint.kernels = []
         if launchers.interpreting() and self._driver == "cuda":
@@ -235,10 +237,8 @@ class ReplayPlanner:
         blueprint.kernels = [kernel for kernel in kernels if not isinstance(kernel, str)]
         return None
 
-    def _variant(
-        self, mode: str, num_steps: int, buffers: tuple[str, ...], shape: compile.Shape
-    ) -> compile.KernelVariant:
-        return compile.KernelVariant(
+    def _variant(self, mode: str, num_steps: int, buffers: tuple[str, ...], shape: Shape) -> KernelVariant:
+        return KernelVariant(
             mode=mode,
             num_steps=num_steps,
             buffers=buffers,

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _core, compile
+from . import _core
+from .compile import FIELDS, KernelVariant, Shape, nested_arguments
 from .launchers import interpreting
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from .layouts import RequestTable, StepBuffers
 
 __all__ = ["Explanation", "ReplayPlan", "ReplayStatus"]
@@ -63,8 +66,8 @@ class Blueprint:
     padding: str
     backend: str
     status_word: torch.Tensor
-    shapes: list[compile.Shape]
-    variants: list[compile.KernelVariant] = field(default_factory=list)
+    shapes: list[Shape]
+    variants: list[KernelVariant] = field(default_factory=list)
     compiled: list[Any] = field(default_factory=list)
     kernels: list[_core.Kernel] | None = None
     hooks: list[list[Any]] = field(default_factory=list)
@@ -85,14 +88,14 @@ class ReplayPlan(_core.Plan):
         status_word: [1] int32 on the plan's device, or-ed by every run; see `status`.
     """
 
-    def __new__(cls, blueprint: Blueprint) -> ReplayPlan:
+    def __new__(cls, blueprint: Blueprint) -> Self:
         """Made by `ReplayPlanner.plan` alone."""
         return super().__new__(
             cls,
             blueprint.request,
             blueprint.cache,
             blueprint.status_word.data_ptr(),
-            [shape.splits for shape in blueprint.shapes],
+            [(shape.splits, shape.shares) for shape in blueprint.shapes],
             blueprint.kernels,
             blueprint.hooks,
         )
@@ -157,13 +160,13 @@ class ReplayPlan(_core.Plan):
         found = list(self._blueprint.fallbacks)
         if self._overlap_runs:
             found.append(
-                f"in {self._overlap_runs} of {self._runs} runs a live input shared memory with an output: the steps ran "
-                "one by one in their order, each on a snapshot of the inputs"
+                f"in {self._overlap_runs} of {self._runs} runs a live input shared memory with an output: the steps "
+                "ran one by one in their order, each on a snapshot of the inputs"
             )
         if self._hooked_runs:
             found.append(
-                f"in {self._hooked_runs} of {self._runs} runs Triton launch hooks were set (a profiler): the kernel was "
-                "started by Triton's own launcher"
+                f"in {self._hooked_runs} of {self._runs} runs Triton launch hooks were set (a profiler): the kernel "
+                "was started by Triton's own launcher"
             )
         return found
 
@@ -259,8 +262,8 @@ class StagedPlan(PythonPlan):
 
     def __init__(self, blueprint: Blueprint) -> None:
         super().__init__(blueprint)
-        from .planner import ReplayPlanner
         from .layouts import RequestTable, StepBuffers
+        from .planner import ReplayPlanner
 
         table = blueprint.table
         self._host_table = torch.zeros((table.slots, table.width), dtype=torch.int32)
@@ -268,9 +271,7 @@ class StagedPlan(PythonPlan):
             {name: torch.zeros(buffer.shape, dtype=buffer.dtype) for name, buffer in present(step)}
             for step in blueprint.steps
         ]
-        host_table = RequestTable(
-            self._host_table, compress_ratio=table.compress_ratio, page_size=table.page_size
-        )
+        host_table = RequestTable(self._host_table, compress_ratio=table.compress_ratio, page_size=table.page_size)
         planner = ReplayPlanner(host_table, backend="host", cache_capacity=0)
         self._inner = [
             planner.plan(
@@ -326,7 +327,7 @@ class StagedPlan(PythonPlan):
 
 def present(step: StepBuffers) -> list[tuple[str, torch.Tensor]]:
     """The buffers that a step has, in the kernel's order."""
-    found = ((name, getattr(step, name)) for name in compile.FIELDS)
+    found = ((name, getattr(step, name)) for name in FIELDS)
     return [(name, buffer) for name, buffer in found if buffer is not None]
 
 
@@ -342,48 +343,23 @@ def launch_by_triton(
     """Starts one group's kernel, or one step of it alone, through Triton's launcher or interpreter."""
     blueprint = plan._blueprint
     variant = blueprint.variants[group]
-    words: list[Any] = list(
-        plan._arguments(group, seq_lens, req_pool_indices, num_padding, extend_lens, alone=alone)
-    )
-    grid = (blueprint.request.group_rows[group], blueprint.shapes[group].splits, 1)
+    words = plan._arguments(group, seq_lens, req_pool_indices, num_padding, extend_lens, alone=alone)
+    shape = blueprint.shapes[group]
+    grid = (blueprint.request.group_rows[group], shape.splits, shape.shares)
+    arguments = nested_arguments(words, variant)
     if interpreting():
-        _interpret(plan, group, words, grid, seq_lens, req_pool_indices, extend_lens, alone)
+        from .kernel import refresh_kernel
+
+        refresh_kernel[grid](*arguments)
         return
-    arguments = compile.nested_arguments(tuple(words), variant)
     with torch.cuda.device(plan.device):
         blueprint.compiled[group][grid](*arguments)
 
 
-def _interpret(
-    plan: ReplayPlan,
-    group: int,
-    words: list[Any],
-    grid: tuple[int, int, int],
-    seq_lens: torch.Tensor,
-    req_pool_indices: torch.Tensor,
-    extend_lens: torch.Tensor | None,
-    alone: int | None,
-) -> None:
-    """The interpreter takes tensors where a launcher takes addresses."""
-    from .kernel import refresh_kernel
-
-    blueprint = plan._blueprint
-    members = plan.groups[group] if alone is None else (alone,) * len(plan.groups[group])
-    buffers = [buffer for member in members for _, buffer in present(plan.steps[member])]
-    steps_at = len(words) - len(members) - len(buffers)
-    words[:3] = [seq_lens, req_pool_indices, seq_lens if extend_lens is None else extend_lens]
-    words[9] = blueprint.table.req_to_token
-    words[steps_at - 1] = plan.status_word
-    words[steps_at : steps_at + len(buffers)] = buffers
-    refresh_kernel[grid](*compile.nested_arguments(tuple(words), blueprint.variants[group]))
-
-
 def _words(data: dict[str, Any]) -> list[str]:
     steps, launches = data["step_by_step_launches"], data["launches"]
-    lines = [
-        f"{data['mode']} on {data['device']}, backend {data['backend']}, padding by {data['padding']}: "
-        f"{steps} step{'s' * (steps != 1)} in {launches} launch{'es' * (launches != 1)}"
-    ]
+    head = f"{data['mode']} on {data['device']}, backend {data['backend']}, padding by {data['padding']}"
+    lines = [f"{head}: {steps} step{'s' * (steps != 1)} in {launches} launch{'es' * (launches != 1)}"]
     for index, group in enumerate(data["groups"]):
         members = ", ".join(str(step) for step in group)
         lines.append(f"  launch {index}: step{'s' * (len(group) != 1)} {members} ({data['rows'][index]} rows)")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qsa_group.errors import QsaGroupError
-from qsa_group.runner import Lane, Timeline
+from .errors import QsaGroupError
+from .runner import Lane, Timeline
 
 __all__ = ["PlotError", "draw"]
 
@@ -59,9 +59,7 @@ def draw(
         "axes.spines.right": False,
     }
     with plt.rc_context(style):
-        figure, (lanes, tokens) = plt.subplots(
-            2, 1, figsize=(9, 5.4), height_ratios=(1.0, 1.25), layout="constrained"
-        )
+        figure, (lanes, tokens) = plt.subplots(2, 1, figsize=(9, 5.4), height_ratios=(1.0, 1.25), layout="constrained")
         _draw_lanes(lanes, timeline)
         _draw_tokens(tokens, samples)
         figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
@@ -78,7 +76,7 @@ def _draw_lanes(axes: Any, timeline: Timeline) -> None:
     lanes = [timeline.step_by_step, timeline.grouped]
     longest = max(lane.total for lane in lanes)
     seen: set[str] = set()
-    for height, lane in zip((1, 0), lanes):
+    for height, lane in zip((1, 0), lanes, strict=True):
         for segment in lane.segments:
             axes.barh(
                 height,
@@ -132,5 +130,8 @@ def _draw_tokens(axes: Any, samples: Sequence[tuple[float, int, int]]) -> None:
     if samples:
         most = max(requests for _, _, requests in samples)
         axes.set_title(
-            f"live tokens over {len(samples):,} rounds, up to {most} requests at once", fontsize=9, loc="left", color=_INK
+            f"live tokens over {len(samples):,} rounds, up to {most} requests at once",
+            fontsize=9,
+            loc="left",
+            color=_INK,
         )

@@ -16,7 +16,7 @@ class Progress:
         self._terminal = sys.stderr.isatty()
         self._pause = 0.1 if self._terminal else 10.0
         self._quiet = quiet
-        self._next = time.monotonic() + self._pause
+        self._next = time.monotonic() + min(self._pause, 1.0)
         self._shown = 0
 
     @property

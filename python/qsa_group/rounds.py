@@ -13,14 +13,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from qsa_group.errors import QsaGroupError
-from qsa_group.trace import TraceError
+from .errors import QsaGroupError
+from .trace import TraceError
 
 __all__ = ["Round", "RoundSettings", "RoundWriter", "SettingsError", "graph_buckets", "read_rounds"]
 
 _FORMAT = "qsa_group.rounds"
 _VERSION = 1
-_LIMITS = {"steps": 32, "max_batch": 4096, "compress_ratio": 4096, "page_size": 1 << 20, "context": 1 << 24, "slots": 1 << 16}
+_LIMITS = {
+    "steps": 32,
+    "max_batch": 4096,
+    "compress_ratio": 4096,
+    "page_size": 1 << 20,
+    "context": 1 << 24,
+    "slots": 1 << 16,
+}
 _MOST_TABLE_ENTRIES = 1 << 31
 
 
@@ -60,7 +67,9 @@ class RoundSettings:
         if self.page_size % self.compress_ratio:
             raise SettingsError(f"page_size {self.page_size} is not a multiple of compress_ratio {self.compress_ratio}")
         if self.slots <= self.max_batch:
-            raise SettingsError(f"{self.slots} slots are too few for a batch of {self.max_batch} and the reserved slot 0")
+            raise SettingsError(
+                f"{self.slots} slots are too few for a batch of {self.max_batch} and the reserved slot 0"
+            )
         if self.context <= self.draft_tokens:
             raise SettingsError(f"context {self.context} leaves no room for {self.draft_tokens} draft tokens")
         if type(self.index_sharing) is not bool:
@@ -192,7 +201,7 @@ def _lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except (OSError, EOFError, ValueError) as error:
         if isinstance(error, TraceError):
             raise
-        raise TraceError(f"{path}, line {number + 1 if number == 0 else number}: cannot be read: {error}") from error
+        raise TraceError(f"{path}, line {max(number, 1)}: cannot be read: {error}") from error
 
 
 def _round(place: str, value: dict[str, Any], settings: RoundSettings) -> Round:

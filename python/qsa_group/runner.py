@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import torch
 
-from qsa_group.check import FIELDS, SHARED_INDEX_FIELDS, Arena, Rows, decode_rows, extend_rows, verify_rows, write_expected
-from qsa_group.planner import ReplayPlan, ReplayPlanner, RequestTable, StepBuffers
-from qsa_group.rounds import Round, RoundSettings
+from .check import FIELDS, SHARED_INDEX_FIELDS, Arena, Rows, decode_rows, extend_rows, verify_rows, write_expected
+from .planner import ReplayPlan, ReplayPlanner, RequestTable, StepBuffers
+from .rounds import Round, RoundSettings
 
 __all__ = ["Lane", "RoundRunner", "Segment", "Timeline"]
 
@@ -33,7 +33,7 @@ class Segment:
     """
 
     label: str
-    mode: Mode
+    mode: str
     start: float
     length: float
 
@@ -44,7 +44,7 @@ class Lane:
 
     Attributes:
         name: the way.
-        segments: the calls in order; medians over the repeats.
+        segments: the calls in order; means over the tenth of the repeats whose totals are nearest to the median.
         launches: launches that these calls make.
         total: median host time of all calls, microseconds.
         p10: its 10th percentile.
@@ -210,7 +210,7 @@ class RoundRunner:
     def summary(self) -> dict[str, Any]:
         """Counts and host times so far, as plain data; times in microseconds."""
         stats = self.planner.stats()
-        per_round = [sum(parts) for parts in zip(*(one.host_ns for one in self._passes))]
+        per_round = [sum(parts) for parts in zip(*(one.host_ns for one in self._passes), strict=True)]
         return {
             "rounds": self.rounds,
             "checked_refreshes": sum(len(one.host_ns) for one in self._passes),
@@ -328,22 +328,18 @@ def _timed(calls: Sequence[tuple[str, ReplayPlan, tuple[Any, ...]]]) -> list[int
 
 
 def _lane(name: str, calls: Sequence[tuple[str, ReplayPlan, tuple[Any, ...]]], times: list[list[int]]) -> Lane:
+    times = sorted(times, key=lambda marks: marks[-1] - marks[0])
+    totals = [(marks[-1] - marks[0]) / 1e3 for marks in times]
+    repeats = len(times)
+    middle = times[repeats * 9 // 20 : repeats * 11 // 20 + 1]
     segments = []
     start = 0.0
     for number, (label, plan, _) in enumerate(calls):
-        length = statistics.median(marks[number + 1] - marks[number] for marks in times) / 1e3
+        length = statistics.fmean(marks[number + 1] - marks[number] for marks in middle) / 1e3
         segments.append(Segment(label, plan.mode, start, length))
         start += length
-    totals = sorted((marks[-1] - marks[0]) / 1e3 for marks in times)
     launches = sum(len(plan.groups) for _, plan, _ in calls)
-    return Lane(
-        name,
-        segments,
-        launches,
-        statistics.median(totals),
-        totals[len(totals) // 10],
-        totals[len(totals) * 9 // 10],
-    )
+    return Lane(name, segments, launches, statistics.median(totals), totals[repeats // 10], totals[repeats * 9 // 10])
 
 
 def _percentiles(nanoseconds: Sequence[int]) -> dict[str, float]:
@@ -351,4 +347,7 @@ def _percentiles(nanoseconds: Sequence[int]) -> dict[str, float]:
     if not nanoseconds:
         return {"median": 0.0, "p99": 0.0}
     ordered = sorted(nanoseconds)
-    return {"median": statistics.median(ordered) / 1e3, "p99": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] / 1e3}
+    return {
+        "median": statistics.median(ordered) / 1e3,
+        "p99": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] / 1e3,
+    }

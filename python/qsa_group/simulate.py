@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from qsa_group.rounds import Round, RoundSettings, SettingsError
-from qsa_group.trace import Request
+from .rounds import Round, RoundSettings, SettingsError
+from .trace import Request
 
 __all__ = ["PageAllocator", "Server", "ServerOptions"]
 
@@ -21,15 +21,17 @@ __all__ = ["PageAllocator", "Server", "ServerOptions"]
 class PageAllocator:
     """Hands out request slots and pages, and keeps account of promised pages.
 
-    Page 0 and slot 0 are reserved. Pages start shuffled and are reused last in, first out, so that the pages of a request
-    are scattered. A request's pages are promised when it is admitted and taken one by one as it grows; that is why
-    growing never fails.
+    Page 0 and slot 0 are reserved. Pages start shuffled and are reused last in, first out, so that the pages of a
+    request are scattered. A request's pages are promised when it is admitted and taken one by one as it grows; that is
+    why growing never fails.
     """
 
     def __init__(self, settings: RoundSettings, pages: int, draw: random.Random) -> None:
         """Makes an allocator of ``pages`` pages, the reserved one included."""
         if pages <= settings.max_pages:
-            raise SettingsError(f"{pages} pages cannot hold one full context; at least {settings.max_pages + 1} are needed")
+            raise SettingsError(
+                f"{pages} pages cannot hold one full context; at least {settings.max_pages + 1} are needed"
+            )
         self._page_size = settings.page_size
         self._free_pages = list(range(1, pages))
         self._free_slots = list(range(1, settings.slots))

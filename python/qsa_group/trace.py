@@ -1,7 +1,8 @@
 """Request traffic: reading traces of real services, and a generator with the same statistics.
 
-A trace is a CSV file with a header and three columns: arrival time, context tokens, generated tokens. That is the format
-of the Azure LLM inference traces (``TIMESTAMP,ContextTokens,GeneratedTokens``). Times are ISO dates or plain seconds.
+A trace is a CSV file with a header and three columns: arrival time, context tokens, generated tokens. That is the
+format of the Azure LLM inference traces (``TIMESTAMP,ContextTokens,GeneratedTokens``). Times are ISO dates or plain
+seconds.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 
-from qsa_group.errors import QsaGroupError
+from .errors import QsaGroupError
 
 __all__ = ["TRAFFIC", "Request", "TraceError", "Traffic", "generate", "read_workload"]
 
@@ -112,8 +114,8 @@ def generate(
 ) -> list[Request]:
     """Draws requests with the statistics of a real trace.
 
-    Arrivals are independent of each other (exponential gaps); lengths follow the published quantiles, log-linear between
-    them.
+    Arrivals are independent of each other (exponential gaps); lengths follow the published quantiles, log-linear
+    between them.
 
     Args:
         count: number of requests.
@@ -125,14 +127,16 @@ def generate(
     arrival = 0.0
     requests = []
     for _ in range(count):
-        requests.append(Request(arrival, _quantile(kind.context, draw.random()), _quantile(kind.generated, draw.random())))
+        requests.append(
+            Request(arrival, _quantile(kind.context, draw.random()), _quantile(kind.generated, draw.random()))
+        )
         arrival += draw.expovariate(kind.requests_per_second)
     return requests
 
 
 def _quantile(points: Sequence[tuple[float, int]], share: float) -> int:
     """Inverse of the distribution that runs log-linearly through ``points``."""
-    for (low, least), (high, most) in zip(points, points[1:]):
+    for (low, least), (high, most) in pairwise(points):
         if share <= high:
             part = (share - low) / (high - low)
             return max(1, round(math.exp(math.log(least) + part * (math.log(most) - math.log(least)))))
@@ -145,7 +149,8 @@ def _columns(path: str | Path, header: list[str]) -> tuple[int, int, int]:
         arrival, context, generated = (names.index(column) for column in _COLUMNS)
     except ValueError:
         raise TraceError(
-            f"{path}, line 1: expected the columns TIMESTAMP, ContextTokens, GeneratedTokens, found {', '.join(header) or 'nothing'}"
+            f"{path}, line 1: expected the columns TIMESTAMP, ContextTokens, GeneratedTokens, "
+            f"found {', '.join(header)[:80] or 'nothing'}"
         ) from None
     return arrival, context, generated
 

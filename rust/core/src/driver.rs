@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 use crate::error::{Error, Result};
 
 type Code = c_int;
-/// Handle of a CUDA context, module, function or stream.
-pub type Handle = *mut c_void;
+/// Handle of a CUDA context, module, function or stream: an address that only the driver looks behind; 0 for none.
+pub type Handle = usize;
 
 type CtxGetCurrent = unsafe extern "C" fn(*mut Handle) -> Code;
 type CtxPush = unsafe extern "C" fn(Handle) -> Code;
@@ -63,8 +63,8 @@ pub struct Driver {
 /// Grid, block and shared memory of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchShape {
-    /// Programs in x and y.
-    pub grid: (u32, u32),
+    /// Programs in x, y and z.
+    pub grid: (u32, u32, u32),
     /// Threads of a program.
     pub threads: u32,
     /// Dynamic shared memory, in bytes.
@@ -134,7 +134,7 @@ impl Driver {
     /// # Errors
     /// [`Error::Driver`] with the driver's name for it.
     pub fn current_context(&self) -> Result<Handle> {
-        let mut context = std::ptr::null_mut();
+        let mut context = 0;
         // SAFETY: the call writes one handle.
         let code = unsafe { (self.ctx_get_current)(&mut context) };
         self.check("cuCtxGetCurrent", code)?;
@@ -150,7 +150,7 @@ impl Driver {
         let code = unsafe { (self.ctx_push)(context) };
         self.check("cuCtxPushCurrent", code)?;
         let result = body();
-        let mut popped = std::ptr::null_mut();
+        let mut popped = 0;
         // SAFETY: pops what was pushed above, on the same thread.
         let code = unsafe { (self.ctx_pop)(&mut popped) };
         result.and_then(|value| self.check("cuCtxPopCurrent", code).map(|()| value))
@@ -166,11 +166,6 @@ pub struct Kernel {
     threads: u32,
     shared: u32,
 }
-
-// SAFETY: the handles name driver objects that may be used from any thread; nothing here is changed after loading.
-unsafe impl Send for Kernel {}
-// SAFETY: as above.
-unsafe impl Sync for Kernel {}
 
 /// A kernel's image and how it is started.
 pub struct KernelImage<'a> {
@@ -194,24 +189,18 @@ impl Kernel {
     /// [`Error::Driver`] if a call fails.
     pub fn load(driver: &'static Driver, image: &KernelImage<'_>) -> Result<Kernel> {
         let context = driver.current_context()?;
-        if context.is_null() {
+        if context == 0 {
             return Err(Error::Unsupported {
                 what: "the calling thread has no CUDA context".to_string(),
                 remedy: "touch the device with torch first",
             });
         }
-        let mut module = std::ptr::null_mut();
+        let mut module = 0;
         // SAFETY: the image is a complete cubin, kept alive over the call; the driver copies it.
         let code = unsafe { (driver.module_load_data)(&mut module, image.binary.as_ptr().cast()) };
         driver.check("cuModuleLoadData", code)?;
-        let mut kernel = Kernel {
-            driver,
-            context,
-            module,
-            function: std::ptr::null_mut(),
-            threads: 32 * image.num_warps,
-            shared: image.shared,
-        };
+        let mut kernel =
+            Kernel { driver, context, module, function: 0, threads: 32 * image.num_warps, shared: image.shared };
         // SAFETY: the module is the one just loaded; the name is a C string.
         let code = unsafe { (driver.module_get_function)(&mut kernel.function, module, image.name.as_ptr()) };
         driver.check("cuModuleGetFunction", code)?;
@@ -265,7 +254,7 @@ impl Kernel {
     }
 
     /// Grid, block and shared memory for a grid of programs.
-    pub fn shape(&self, grid: (u32, u32)) -> LaunchShape {
+    pub fn shape(&self, grid: (u32, u32, u32)) -> LaunchShape {
         LaunchShape { grid, threads: self.threads, shared: self.shared }
     }
 
@@ -291,7 +280,7 @@ impl Kernel {
                     self.function,
                     shape.grid.0,
                     shape.grid.1,
-                    1,
+                    shape.grid.2,
                     shape.threads,
                     1,
                     1,
@@ -343,7 +332,7 @@ pub mod stub {
 
     extern "C" fn get_current(context: *mut Handle) -> Code {
         // SAFETY: the caller passes a valid place for one handle.
-        unsafe { *context = 1 as Handle };
+        unsafe { *context = 1 };
         SUCCESS
     }
     extern "C" fn push(_: Handle) -> Code {
@@ -354,7 +343,7 @@ pub mod stub {
     }
     extern "C" fn load(module: *mut Handle, image: *const c_void) -> Code {
         // SAFETY: a stub image is 8 bytes, and the caller passes a valid place for one handle.
-        unsafe { *module = image.cast::<u64>().read_unaligned() as Handle };
+        unsafe { *module = image.cast::<u64>().read_unaligned() as usize };
         SUCCESS
     }
     extern "C" fn unload(_: Handle) -> Code {
@@ -366,7 +355,7 @@ pub mod stub {
         SUCCESS
     }
     extern "C" fn param_info(function: Handle, index: usize, offset: *mut usize, size: *mut usize) -> Code {
-        if index >= function as usize {
+        if index >= function {
             return 1;
         }
         // SAFETY: the caller passes valid places for two numbers.
@@ -388,7 +377,7 @@ pub mod stub {
         _: Handle,
         x: c_uint,
         y: c_uint,
-        _: c_uint,
+        z: c_uint,
         threads: c_uint,
         _: c_uint,
         _: c_uint,
@@ -403,7 +392,7 @@ pub mod stub {
             let size = *(*extra.add(3) as *const usize);
             *params.add(size / 8 - 1)
         };
-        LAST.set(Some((LaunchShape { grid: (x, y), threads, shared }, last)));
+        LAST.set(Some((LaunchShape { grid: (x, y, z), threads, shared }, last)));
         SUCCESS
     }
     extern "C" fn launch_fails(

@@ -19,12 +19,23 @@ pub struct LiveVector {
 }
 
 impl LiveVector {
+    /// Bytes of an element.
+    #[inline]
+    const fn size(&self) -> u64 {
+        if self.wide { 8 } else { 4 }
+    }
+
+    /// Bytes from an element to the next.
+    #[inline]
+    pub const fn byte_stride(&self) -> u64 {
+        self.stride * self.size()
+    }
+
     /// Bytes from the first element to the last.
     #[inline]
     pub const fn byte_range(&self) -> ByteRange {
-        let size = if self.wide { 8 } else { 4 };
         let span = if self.len == 0 { 0 } else { (self.len - 1) * self.stride + 1 };
-        ByteRange { start: self.ptr, end: self.ptr + span * size }
+        ByteRange { start: self.ptr, end: self.ptr + span * self.size() }
     }
 }
 
@@ -114,7 +125,7 @@ impl Admission {
 
     #[inline]
     fn check_vector(&self, name: &'static str, vector: &LiveVector, batch: u64) -> Result<()> {
-        if vector.device == self.device && vector.len == batch && vector.ptr & if vector.wide { 7 } else { 3 } == 0 {
+        if vector.device == self.device && vector.len == batch && vector.ptr & (vector.size() - 1) == 0 {
             return Ok(());
         }
         Err(self.refused(name, vector, batch))
@@ -144,7 +155,7 @@ impl Admission {
             place,
             what: "address",
             given: format!("{:#x}", vector.ptr),
-            wanted: format!("a multiple of {} bytes", if vector.wide { 8 } else { 4 }),
+            wanted: format!("a multiple of {} bytes", vector.size()),
             remedy: "pass a tensor whose storage is aligned to its element size",
         }
     }

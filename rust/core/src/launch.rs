@@ -1,15 +1,15 @@
 //! Launch arguments of a group: packed once, patched and started a call.
 //!
 //! Every kernel parameter is 8 bytes, so a group's arguments are one array of words. The order here is the order of
-//! the kernel's signature in `kernel.py`: the live words first, then the fixed ones.
+//! the kernel's signature in `kernel.py`: the live words first, then the fixed ones, then each buffer of every step.
 
 use crate::driver::{Handle, Kernel, LaunchShape};
 use crate::error::Result;
 use crate::inputs::LiveInputs;
 use crate::layout::{Field, MAX_GROUP_STEPS, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout};
 
-/// Words that a call patches: three addresses, three strides, flags, batch, requests that are not padding.
-const LIVE_WORDS: usize = 9;
+/// Words that a call patches: three addresses, three strides, flags, requests that are not padding.
+const LIVE_WORDS: usize = 8;
 /// Words that stay: table, its strides, slots and width; rows, page count, two strides, window, status.
 const FIXED_WORDS: usize = 11;
 /// Scratch parameters that Triton appends; null, since a kernel that needs scratch is refused.
@@ -31,8 +31,8 @@ pub struct Packed {
     words: Box<[u64]>,
     /// Rows of the group: programs in x.
     rows: u32,
-    /// Programs that share a row: programs in y.
-    splits: u32,
+    /// Programs that divide a row's pages and its steps: programs in y and z.
+    cut: (u32, u32),
 }
 
 /// Words of the arguments of `num_steps` steps of which each has `num_buffers` buffers, without scratch.
@@ -53,7 +53,7 @@ impl Packed {
         padding: Padding,
         steps: &[&StepLayout],
         status: u64,
-        splits: u32,
+        cut: (u32, u32),
         scratch_words: usize,
     ) -> Packed {
         let first = steps[0];
@@ -77,10 +77,12 @@ impl Packed {
             },
             status,
         ]);
-        words.extend(steps.iter().flat_map(|step| step.present().map(|(_, buffer)| buffer.ptr)));
+        for (field, _) in first.present() {
+            words.extend(steps.iter().filter_map(|step| step.buffer(field)).map(|buffer| buffer.ptr));
+        }
         words.extend(steps.iter().map(|step| if mode == Mode::Decode { step.offset as u64 } else { 0 }));
         words.extend(std::iter::repeat_n(0, scratch_words));
-        Packed { words: words.into_boxed_slice(), rows: first.rows as u32, splits }
+        Packed { words: words.into_boxed_slice(), rows: first.rows as u32, cut }
     }
 
     /// The words of a call, in the kernel's order, scratch included.
@@ -94,14 +96,13 @@ impl Packed {
         words[0] = lens.ptr;
         words[1] = slots.ptr;
         words[2] = extend.ptr;
-        words[3] = lens.stride;
-        words[4] = slots.stride;
-        words[5] = extend.stride;
+        words[3] = lens.byte_stride();
+        words[4] = slots.byte_stride();
+        words[5] = extend.byte_stride();
         words[6] |= if lens.wide { flags::SEQ_LENS_INT64 } else { 0 }
             | if slots.wide { flags::REQ_POOL_INDICES_INT64 } else { 0 }
             | if extend.wide { flags::EXTEND_LENS_INT64 } else { 0 };
-        words[7] = inputs.batch();
-        words[8] = inputs.real();
+        words[7] = inputs.real();
         words
     }
 
@@ -111,9 +112,9 @@ impl Packed {
         self.patched(inputs, &mut words).to_vec()
     }
 
-    /// Programs in x and y.
-    pub fn grid(&self) -> (u32, u32) {
-        (self.rows, self.splits)
+    /// Programs in x, y and z.
+    pub fn grid(&self) -> (u32, u32, u32) {
+        (self.rows, self.cut.0, self.cut.1)
     }
 
     /// Starts the group's kernel.
@@ -173,7 +174,7 @@ mod tests {
 
     fn packed(mode: Mode, padding: Padding) -> Packed {
         let steps = [step(0x10000, 1), step(0x20000, 2)];
-        Packed::new(&table(), mode, padding, &[&steps[0], &steps[1]], 0x77, 4, SCRATCH_WORDS)
+        Packed::new(&table(), mode, padding, &[&steps[0], &steps[1]], 0x77, (4, 2), SCRATCH_WORDS)
     }
 
     fn kernel(params: usize, behaviour: stub::Behaviour, expected: usize) -> Result<Kernel> {
@@ -198,9 +199,9 @@ mod tests {
             num_padding: 2,
         };
         let words = packed(Mode::Decode, Padding::Slot).arguments(&inputs);
-        let live = [0x100, 0x200, 0x100, 2, 2, 2, 1 | 4 | 8, 6, 4];
+        let live = [0x100, 0x200, 0x100, 16, 8, 16, 1 | 4 | 8, 4];
         let fixed = [0x1000, 512, 1, 9, 512, 8, 6, 10, 0, 1, 0x77];
-        let steps = [0x10000, 0x10100, 0x20000, 0x20100, 1, 2, 0, 0];
+        let steps = [0x10000, 0x20000, 0x10100, 0x20100, 1, 2, 0, 0];
         assert_eq!(words, [&live[..], &fixed[..], &steps[..]].concat());
         assert_eq!(words.len(), num_words(2, 2) + SCRATCH_WORDS);
     }
@@ -214,10 +215,10 @@ mod tests {
             num_padding: -5,
         };
         let words = packed(Mode::DraftExtend, Padding::Count).arguments(&inputs);
-        assert_eq!((words[2], words[6], words[8]), (0x300, 4, 6));
+        assert_eq!((words[2], words[6], words[7]), (0x300, 4, 6));
         assert_eq!(words[words.len() - 4..], [0, 0, 0, 0]);
         let words = packed(Mode::TargetVerify { draft_token_num: 3 }, Padding::Count).arguments(&inputs);
-        assert_eq!(words[18], 3);
+        assert_eq!(words[17], 3);
     }
 
     #[test]
@@ -232,7 +233,7 @@ mod tests {
                 num_padding: 99,
             };
             assert_eq!(packed.arguments(&inputs)[6], if wide { 1 | 4 } else { 2 });
-            assert_eq!(packed.arguments(&inputs)[8], 0);
+            assert_eq!(packed.arguments(&inputs)[7], 0);
         }
         assert_eq!(packed, before);
     }
@@ -248,9 +249,9 @@ mod tests {
             extend_lens: None,
             num_padding: 0,
         };
-        packed.launch(&kernel, &inputs, std::ptr::null_mut()).unwrap();
+        packed.launch(&kernel, &inputs, 0).unwrap();
         let (shape, last) = stub::last_launch().unwrap();
-        assert_eq!((shape.grid, shape.threads, last), ((8, 4), 128, 0));
+        assert_eq!((shape.grid, shape.threads, last), ((8, 4, 2), 128, 0));
     }
 
     #[test]
@@ -264,7 +265,7 @@ mod tests {
             extend_lens: None,
             num_padding: 0,
         };
-        let error = packed.launch(&kernel, &inputs, std::ptr::null_mut()).unwrap_err();
+        let error = packed.launch(&kernel, &inputs, 0).unwrap_err();
         assert!(matches!(error, Error::Driver { name, .. } if name == "CUDA_ERROR_INVALID_VALUE"));
     }
 

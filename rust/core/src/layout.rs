@@ -37,6 +37,11 @@ pub const MAX_GROUP_STEPS: usize = 32;
 /// Most rows of a bucket, so that 1,024 extend lengths add up within 31 bits.
 pub const MAX_ROWS: u64 = 1 << 20;
 
+/// Most tokens of a slot, and most slots: the kernel computes with both in 32 bits.
+pub const MAX_WIDTH: u64 = 1 << 30;
+/// Most tokens that a step may add to a length.
+pub const MAX_OFFSET: i64 = 1 << 29;
+
 impl Field {
     /// Every buffer, in order.
     pub const ALL: [Field; NUM_FIELDS] = [
@@ -337,7 +342,7 @@ fn check_extent(place: Place, spec: &TensorSpec) -> Result<()> {
 }
 
 fn check_alignment(place: Place, spec: &TensorSpec) -> Result<()> {
-    if spec.ptr % spec.dtype.size().max(1) != 0 {
+    if !spec.ptr.is_multiple_of(spec.dtype.size().max(1)) {
         return Err(layout_error(
             place,
             "address",
@@ -473,13 +478,12 @@ impl TableLayout {
                 "pass a table that holds slot 0, which padding rows read",
             ));
         }
-        let limit = i32::MAX as u64;
-        if width > limit || slots > limit {
+        if width > MAX_WIDTH || slots > MAX_WIDTH {
             return Err(layout_error(
                 place,
                 "shape",
                 dims(&spec.shape),
-                format!("at most {limit} a dimension"),
+                format!("at most {MAX_WIDTH} a dimension"),
                 "row lengths and slots are int32",
             ));
         }
@@ -532,12 +536,12 @@ impl StepLayout {
         specs: &[Option<TensorSpec>; NUM_FIELDS],
         table: &TableLayout,
     ) -> Result<StepLayout> {
-        if !(0..=i32::MAX as i64).contains(&offset) {
+        if !(0..=MAX_OFFSET).contains(&offset) {
             return Err(layout_error(
                 Place::Step { step, name: "offset" },
                 "value",
                 offset,
-                format!("from 0 to {}", i32::MAX),
+                format!("from 0 to {MAX_OFFSET}"),
                 "pass the tokens that the step adds to a request, usually step + 1",
             ));
         }

@@ -1,8 +1,8 @@
 //! The contract of `docs/semantics.md` on host memory: the CPU executor, and the independent check of the kernel.
 //!
 //! A mode only decides what each row of the bucket *asks for*: a request slot, a length and a prefix
-//! ([`Requests::decode`], [`Requests::verify`], [`Requests::extend`]). Whether that can be served ([`Asked::serve`]) and
-//! what is written for it ([`Writer::write`]) is the same for every mode.
+//! (`Requests::decode`, `Requests::verify`, `Requests::extend`). Whether that can be served (`Asked::serve`) and
+//! what is written for it (`Writer::write`) is the same for every mode.
 
 use crate::layout::{Field, Mode, Padding, StepLayout, TableLayout, status};
 use crate::view::{HostVector, OutputRows, StepRow, TableView, VectorView};
@@ -373,5 +373,35 @@ impl<'o> KnownPages<'o> {
             read(copied, &mut ids[copied..]);
             self.ids = ids;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Divisor;
+
+    #[test]
+    fn quotients_are_exact_on_both_sides_of_every_multiple() {
+        const LAST: u64 = i32::MAX as u64;
+        let near_powers = (1..=62).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1]);
+        for value in (1..5000).chain(near_powers).chain([i64::MAX as u64, u64::MAX]) {
+            let divisor = Divisor::new(value);
+            // The largest dividends are those that a factor of too few bits gets wrong.
+            for multiple in [1, 2, LAST / value / 2, LAST / value].map(|times| value.saturating_mul(times)) {
+                for dividend in [multiple.saturating_sub(1), multiple, multiple.saturating_add(1), LAST] {
+                    let dividend = dividend.min(LAST);
+                    assert_eq!(u64::from(divisor.divide(dividend as u32)), dividend / value, "{dividend} / {value}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_negative_entry_divides_as_0() {
+        let divisor = Divisor::new(3);
+        assert_eq!(
+            [i32::MIN, -4, -1, 0, 2, 3, i32::MAX].map(|entry| divisor.divide_entry(entry)),
+            [0, 0, 0, 0, 0, 1, i32::MAX / 3]
+        );
     }
 }

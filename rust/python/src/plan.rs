@@ -97,7 +97,7 @@ pub struct Plan {
     admission: Admission,
     executor: Executor,
     status: u64,
-    splits: Vec<u32>,
+    shapes: Vec<(u32, u32)>,
     counters: Arc<Counters>,
     runs: AtomicU64,
     overlap_runs: AtomicU64,
@@ -180,7 +180,7 @@ impl Plan {
             request.padding,
             &members,
             self.status,
-            self.splits[group],
+            self.shapes[group],
             scratch_words,
         )
     }
@@ -204,13 +204,13 @@ fn no_such_step(step: usize, steps: usize) -> Error {
 impl Plan {
     /// `kernels` is None for a host plan, one `Kernel` a group for a direct one, and empty for one that Python runs.
     #[new]
-    #[pyo3(signature = (request, cache, status, splits, kernels=None, hooks=vec![]))]
+    #[pyo3(signature = (request, cache, status, shapes, kernels=None, hooks=vec![]))]
     fn new(
         py: Python<'_>,
         request: Py<Request>,
         cache: &crate::cache::Cache,
         status: u64,
-        splits: Vec<u32>,
+        shapes: Vec<(u32, u32)>,
         kernels: Option<Vec<Py<LoadedKernel>>>,
         hooks: Vec<Py<PyList>>,
     ) -> Result<Plan> {
@@ -222,7 +222,7 @@ impl Plan {
                 content.padding,
                 &content.members(group),
                 status,
-                splits[group],
+                shapes[group],
                 scratch_words,
             )
         };
@@ -253,7 +253,7 @@ impl Plan {
             admission,
             executor,
             status,
-            splits,
+            shapes,
             counters: cache.counters(),
             runs: AtomicU64::new(0),
             overlap_runs: AtomicU64::new(0),

@@ -226,16 +226,16 @@ pub fn current_stream(py: Python<'_>, device: Device, by_exchange: bool) -> Resu
     let torch = torch(py)?;
     if by_exchange && let Some(ask) = torch.exchange.and_then(|api| api.current_work_stream) {
         let kind = if device.kind == DeviceKind::Cuda { DL_CUDA } else { DL_CPU };
-        let mut stream = std::ptr::null_mut();
+        let mut stream: *mut c_void = std::ptr::null_mut();
         // SAFETY: writes one handle unless it reports an error.
         if unsafe { ask(kind, device.index, &mut stream) } != 0 {
             return Err(PyErr::fetch(py).into());
         }
-        return Ok(stream);
+        return Ok(stream as Handle);
     }
     match (&torch.raw_stream, device.kind) {
-        (Some(ask), DeviceKind::Cuda) => Ok(ask.call1(py, (device.index,))?.extract::<usize>(py)? as Handle),
-        _ => Ok(std::ptr::null_mut()),
+        (Some(ask), DeviceKind::Cuda) => Ok(ask.call1(py, (device.index,))?.extract(py)?),
+        _ => Ok(0),
     }
 }
 

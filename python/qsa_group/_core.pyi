@@ -1,0 +1,158 @@
+"""The compiled core. Private: `qsa_group` re-exports what users need."""
+
+from typing import Any
+
+import torch
+from typing_extensions import Self
+
+__version__: str
+
+def uses_exchange_api() -> bool:
+    """Whether live tensors are read through DLPack's exchange table (torch 2.10 on) rather than through attributes."""
+
+def noop(
+    seq_lens: torch.Tensor,
+    req_pool_indices: torch.Tensor,
+    num_padding: int = 0,
+    extend_lens: torch.Tensor | None = None,
+) -> None:
+    """Takes what `Plan.run` takes and does nothing: what a call from Python costs by itself."""
+
+class Table:
+    """The validated request table."""
+
+    def __new__(cls, req_to_token: torch.Tensor, compress_ratio: int, page_size: int) -> Self: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+
+class Request:
+    """A validated plan request, with its groups."""
+
+    def __new__(
+        cls, table: Table, mode: str, draft_token_num: int | None, padding: str, steps: tuple[Any, ...]
+    ) -> Self: ...
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Step indices of each launch, in launch order."""
+
+    @property
+    def splits(self) -> list[dict[str, Any]]:
+        """Why steps were kept out of groups: step, group_of, field, value, other."""
+
+    @property
+    def group_rows(self) -> list[int]:
+        """Rows of each group."""
+
+    @property
+    def group_buffers(self) -> list[list[str]]:
+        """Names of the buffers that each group has."""
+
+    @property
+    def group_pages(self) -> list[int]:
+        """Columns of each group's page table; 0 where there is none."""
+
+class Kernel:
+    """A compiled kernel, loaded into the calling thread's current context and checked against its parameter table."""
+
+    def __new__(
+        cls,
+        binary: bytes,
+        name: str,
+        num_warps: int,
+        shared: int,
+        num_steps: int,
+        num_buffers: int,
+        scratch_words: int = 2,
+        driver: str = "cuda",
+    ) -> Self: ...
+
+class Cache:
+    """Plans by content, and what they counted."""
+
+    def __new__(cls, capacity: int) -> Self: ...
+    def get(self, request: Request) -> Any | None: ...
+    def insert(self, request: Request, plan: Any, may_evict: bool) -> list[Any]: ...
+    def drop(self, plan: Any) -> bool: ...
+    def clear(self) -> list[Any]: ...
+    def stats(self) -> dict[str, int]: ...
+
+class Plan:
+    """The core of a plan: the hot call."""
+
+    def __new__(
+        cls,
+        request: Request,
+        cache: Cache,
+        status: int,
+        shapes: list[tuple[int, int]],
+        kernels: list[Kernel] | None = None,
+        hooks: list[list[Any]] = [],
+    ) -> Self: ...
+    def run(
+        self,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int = 0,
+        extend_lens: torch.Tensor | None = None,
+    ) -> None:
+        """Refreshes every planned buffer from the live batch: one launch a group, on the stream that is current.
+
+        Compiles, allocates and synchronises nothing. A batch of 0 launches nothing. Rows past the batch are inert.
+
+        Args:
+            seq_lens: [batch] int32 or int64, any stride: length of each request before the draft; in draft extend the
+                length including the extension.
+            req_pool_indices: [batch] int32 or int64, any stride: request slot of each request.
+            num_padding: the last so many requests are padding, clamped to 0..batch.
+            extend_lens: [batch] int32 or int64, any stride: accepted rows of each request; draft extend only.
+
+        Raises:
+            LayoutError: an input that is no tensor, of a wrong dtype or rank, of another length than `seq_lens`, or
+                misaligned.
+            PlanChangedError: an input on another device than planned; `extend_lens` given or missing against the mode.
+            CapacityError: more requests than the bucket holds.
+            LaunchError: the driver refused the launch.
+        """
+
+    def _admit(
+        self,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int = 0,
+        extend_lens: torch.Tensor | None = None,
+    ) -> bool | None: ...
+    def _count(self, launches: int, steps: int) -> None: ...
+    def _arguments(
+        self,
+        group: int,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int = 0,
+        extend_lens: torch.Tensor | None = None,
+        alone: int | None = None,
+    ) -> tuple[int, ...]: ...
+    def _run_step(
+        self,
+        step: int,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int = 0,
+        extend_lens: torch.Tensor | None = None,
+    ) -> None: ...
+    def _bare_launch_seconds(
+        self,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        times: int,
+        extend_lens: torch.Tensor | None = None,
+    ) -> float: ...
+    @property
+    def _runs(self) -> int: ...
+    @property
+    def _overlap_runs(self) -> int: ...
+    @property
+    def _hooked_runs(self) -> int: ...
+    @property
+    def _request(self) -> Request: ...

@@ -1,0 +1,105 @@
+"""Refreshes compared with SGLang's own in service: what is wrong is found, and what is right passes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from qsa_group.sglang import VerificationError
+from qsa_group.sglang.bridge import ALL_BUFFERS, buffer
+from qsa_group.sglang.compare import copied
+from sglang_harness import Batch, Engine, assert_same_round, copy_of_module, random_batch
+
+BUCKETS = (1, 2, 4, 8)
+
+
+@pytest.mark.parametrize("mode", ["recorded", "direct"])
+@pytest.mark.parametrize("every", [1, 3])
+def test_what_is_right_passes(plugin: Callable[..., Any], mode: str, every: int) -> None:
+    stats = plugin(mode=mode, verify_every=every, log_every=5).stats
+    ours, theirs = Engine(steps=3), Engine(copy_of_module(), steps=3)
+    for engine in (ours, theirs):
+        engine.capture(*BUCKETS)
+    draw = random.Random(every)
+    for _ in range(9):
+        batch = random_batch(draw, draw.randint(1, 8), slots=12, width=1024)
+        # Poison would be found by the comparison that waits for the next call.
+        assert_same_round(ours, theirs, batch, poisoned=False)
+    # A recorded refresh is compared at the next call.
+    waiting = 3 if mode == "recorded" else 0
+    assert stats()["verified"] == 3 * (9 // every) - waiting
+
+
+@pytest.mark.parametrize("phase", ["draft", "verify", "extend"])
+@pytest.mark.parametrize("name", ALL_BUFFERS)
+@pytest.mark.parametrize("mode", ["recorded", "direct"])
+def test_what_is_wrong_is_found(
+    plugin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, mode: str, phase: str, name: str
+) -> None:
+    plugin(mode=mode, verify_every=1)
+    engine = Engine(phases=(phase,))
+    engine.capture(*BUCKETS)
+    (runner,) = engine.runners
+    batch = Batch([63, 64, 65], [1, 2, 3], [4, 4, 4])
+    live = runner.replay_batch(batch, 4)
+
+    def spoil() -> None:
+        (metadata, *_) = runner.metadata(4)
+        buffer(metadata, name).view(-1)[1 if name != "page_table" else 0] += 1
+
+    if mode == "direct":
+        from qsa_group.sglang.refresh import Bucket
+
+        run = Bucket._run
+
+        def run_and_spoil(bucket: Any, *inputs: Any) -> None:
+            run(bucket, *inputs)
+            spoil()
+
+        monkeypatch.setattr(Bucket, "_run", run_and_spoil)
+    else:
+        runner.backend.init_forward_metadata_out_graph(live)
+        runner.graphs[4].replay()
+        spoil()
+    with pytest.raises(VerificationError, match=rf"{phase} graph of batch size 4, step 0, .*{name}\["):
+        runner.backend.init_forward_metadata_out_graph(live)
+
+
+def test_a_real_row_made_inert_is_found(plugin: Callable[..., Any]) -> None:
+    plugin(verify_every=1)
+    engine = Engine(phases=("draft",))
+    engine.capture(4)
+    live = engine.draft.replay_batch(Batch([63, 64, 65], [1, 2, 3]), 4)
+    engine.draft.backend.init_forward_metadata_out_graph(live)
+    engine.draft.graphs[4].replay()
+    for metadata in engine.draft.metadata(4):
+        buffer(metadata, "sequence_lengths")[2] = 1
+        buffer(metadata, "row_req_pool_indices")[2] = 0
+    with pytest.raises(VerificationError, match="row_req_pool_indices"):
+        engine.draft.backend.init_forward_metadata_out_graph(live)
+
+
+def test_new_buffers_drop_the_waiting_comparison(plugin: Callable[..., Any]) -> None:
+    plugin(verify_every=1)
+    engine = Engine(phases=("draft",))
+    engine.capture(4)
+    live = engine.draft.replay_batch(Batch([63, 64, 65], [1, 2, 3]), 4)
+    engine.draft.backend.init_forward_metadata_out_graph(live)
+    engine.draft.backend.init_cuda_graph_state(8, 8)
+    engine.draft.capture(4)
+    engine.draft.round(Batch([63, 64, 65], [1, 2, 3]))
+
+
+def test_copies_share_nothing_that_is_written(plugin: Callable[..., Any]) -> None:
+    plugin()
+    engine = Engine(phases=("draft",))
+    engine.capture(4)
+    (metadata, *_) = engine.draft.metadata(4)
+    copy = copied(metadata)
+    for name in ALL_BUFFERS:
+        assert buffer(copy, name).data_ptr() != buffer(metadata, name).data_ptr()
+    assert copy.token_slot_table is metadata.token_slot_table
+    assert copy.indexer_metadata.sequence_lengths is copy.sequence_lengths
+    assert copy.indexer_metadata.req_pool_indices is copy.row_req_pool_indices

@@ -1,0 +1,255 @@
+"""The command line: what it prints, what it writes, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qsa_group import ReplayPlan, __version__
+from qsa_group.cli import main
+
+QUICK = ["--device", "cpu", "--backend", "host", "--requests", "12", "--max-batch", "8", "--quiet"]
+Call = Callable[..., "tuple[int, str, str]"]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Runs the command line in this process; returns exit code, output and errors."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as stop:  # argparse
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_the_demo_checks_itself_and_says_where_it_ran(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    code, out, err = call("demo", *QUICK, "--json", path)
+    assert (code, err) == (0, "")
+    for words in ("mismatches: 0", "backend host, device cpu", f"qsa_group {__version__}", "draft steps", "plan cache"):
+        assert words in out
+    result = json.loads(path.read_text())
+    assert result["requests"]["finished"] == 12
+    assert result["rounds"] > 20
+    assert result["checked_refreshes"] == 3 * result["rounds"]
+    assert result["step_by_step"]["decode"] == 2 * result["launches"]["decode"]
+
+
+def test_a_workload_and_limits(call: Call, tmp_path: Path) -> None:
+    trace = tmp_path / "tiny.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,50,20\n0.1,300,9\n9,17,40\n9,9000,5\n")
+    common = ["demo", "--device", "cpu", "--workload", trace, "--context", 1024, "--steps", 1, "--quiet"]
+    code, out, _ = call(*common)
+    assert code == 0
+    assert "tiny.csv, 4 requests" in out
+    assert "3 answered with 69 tokens" in out
+    assert "1 refused (prompt longer than the context)" in out
+    code, out, _ = call(*common, "--requests", 2, "--rounds", 3, "--speed", 10)
+    assert code == 0
+    assert "tiny.csv, 2 requests, arriving 10 times as fast" in out
+    assert "not answered (round limit)" in out
+
+
+def test_progress_is_shown(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100_000))
+    monkeypatch.setattr("qsa_group.progress.time.monotonic", lambda: float(next(clock)))
+    code, _, err = call("demo", *[argument for argument in QUICK if argument != "--quiet"])
+    assert code == 0
+    assert "of 12 requests, round" in err
+    assert "0 mismatches" in err
+
+
+def test_a_mismatch_fails_the_demo(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = ReplayPlan.run
+
+    def wrong(plan: ReplayPlan, *inputs: Any) -> None:
+        right(plan, *inputs)
+        if plan.mode == "decode":
+            plan.steps[0].sequence_lengths[0] += 1
+
+    monkeypatch.setattr(ReplayPlan, "run", wrong)
+    code, out, _ = call("demo", *QUICK, "--rounds", 2)
+    assert code == 1
+    assert "mismatches: 2" in out
+    assert "round 1, decode, bucket 1: step 0 sequence_lengths[0] is" in out
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "rounds.jsonl.gz"])
+def test_recorded_rounds_are_checked_again(call: Call, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    code, first, _ = call("demo", *QUICK, "--record", path, "--index-sharing")
+    assert code == 0
+    code, again, _ = call("replay", path, "--device", "cpu", "--quiet")
+    assert code == 0
+    for text in (first, again):
+        assert "mismatches: 0" in text
+        assert "draft steps share indices" in text
+    counts = [next(line for line in text.splitlines() if line.startswith("rounds")).split() for text in (first, again)]
+    assert counts[0] == counts[1]
+    assert call("replay", path, "--device", "cpu", "--quiet", "--rounds", 2)[0] == 0
+
+
+def test_a_picture_is_drawn(call: Call, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "demo.png"
+    code, out, _ = call("demo", *QUICK, "--plot", picture)
+    assert code == 0
+    assert f"picture: {picture}" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    code, _, err = call("demo", *QUICK, "--rounds", 1, "--plot", tmp_path / "demo.txt")
+    assert code == 2
+    assert "cannot write the picture" in err
+
+
+def test_the_doctor(call: Call) -> None:
+    code, out, err = call("doctor")
+    assert (code, err) == (0, "")
+    for words in (f"qsa_group: {__version__}", "backends on cpu", "host: works", "direct: not here.", "SGLang plugin"):
+        assert words in out
+    assert "nothing is broken" in out
+
+
+def test_the_doctor_reports_a_backend_that_fails(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplayPlan, "run", lambda *_: None)
+    code, out, _ = call("doctor")
+    assert code == 1
+    assert "host on cpu: RuntimeError: a refresh gave lengths [-1, -1] instead of [8, 10]" in out
+
+
+def test_explain(call: Call, tmp_path: Path) -> None:
+    code, out, _ = call("explain", "--device", "cpu")
+    assert code == 0
+    assert "page_table" in out
+    code, example, _ = call("explain", "--example")
+    assert code == 0
+    path = tmp_path / "layouts.json"
+    path.write_text(example)
+    code, again, _ = call("explain", path, "--device", "cpu")
+    assert (code, again) == (0, out)
+    code, data, _ = call("explain", path, "--device", "cpu", "--json")
+    assert code == 0
+    assert json.loads(data)["groups"] == [[0, 1], [2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("description", "groups"),
+    [
+        ({"steps": [{}, {}, {}]}, [[0, 1, 2]]),
+        ({"steps": [{}, {"rows": 4}]}, [[0], [1]]),
+        ({"steps": [{}, {"same": {"write_locs": 0}}]}, [[0], [1]]),
+        ({"mode": "target_verify", "draft_token_num": 2}, [[0]]),
+        ({"mode": "draft_extend", "absent": ["page_table"]}, [[0]]),
+    ],
+)
+def test_described_layouts(call: Call, tmp_path: Path, description: dict[str, Any], groups: list[list[int]]) -> None:
+    path = tmp_path / "layouts.json"
+    path.write_text(json.dumps(description))
+    code, out, err = call("explain", path, "--device", "cpu", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["groups"] == groups
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "cannot read the description"),
+        ("[]", "expected a JSON object"),
+        ('{"step": []}', "unknown step; known are"),
+        ('{"steps": 3}', "steps must be a list of objects"),
+        ('{"steps": []}', "steps"),
+        ('{"mode": "decoed"}', "mode must be one of decode"),
+        ('{"rows": 0}', "rows must be a whole number, 1 or more, not 0"),
+        ('{"width": 2000000000}', "too large to build here"),
+        ('{"rows": 2000000000}', "too many to build here"),
+        ('{"steps": [{"absent": ["pages"]}]}', "steps[0], absent: unknown pages"),
+        ('{"steps": [{"same": {"write_locs": 0}}]}', "not an earlier step with that buffer"),
+        ('{"steps": [{"absent": 4}]}', "absent must be a list"),
+        ('{"page_size": 6}', "page_size"),
+    ],
+)
+def test_a_bad_description_is_refused(call: Call, tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "layouts.json"
+    path.write_text(text)
+    code, out, err = call("explain", path, "--device", "cpu")
+    assert (code, out) == (2, "")
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+def test_bench(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    code, out, err = call(
+        "bench", "--device", "cpu", "--batch", 1, 3, "--live", 500, "--context", 1024, "--repeats", 5, "--json", path
+    )
+    assert (code, err) == (0, "")
+    assert "ratio" in out
+    result = json.loads(path.read_text())
+    assert [line["batch"] for line in result["bench"]] == [1, 3]
+    assert result["bench"][0]["grouped"]["launches"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["demo", "--workload", "absent.csv"], "cannot read the workload absent.csv"),
+        (["demo", "--device", "cuda:99"], "torch finds"),
+        (["demo", "--device", "toaster"], "no such device"),
+        (["demo", "--device", "meta"], "only cpu and cuda"),
+        (["demo", "--backend", "direct", "--device", "cpu"], "direct"),
+        (["demo", "--backend", "warp"], "invalid choice"),
+        (["demo", "--page-size", "6"], "page_size 6 is not a multiple of compress_ratio 4"),
+        (["demo", "--context", "3"], "leaves no room for 4 draft tokens"),
+        (["demo", "--pages", "9"], "cannot hold one full context"),
+        (["demo", "--steps", "0"], "not a whole number, 1 or more"),
+        (["demo", "--steps", "33"], "steps must be a whole number from 1 to 32"),
+        (["demo", "--speed", "nan"], "not a number above 0"),
+        (["demo", "--acceptance", "2"], "not a number from 0 to 1"),
+        (["demo", "--json", "/absent/folder/x.json"], "the folder does not exist"),
+        (["demo", "--record", "/absent/folder/x.gz"], "cannot open /absent/folder/x.gz"),
+        (["replay", "absent.gz"], "cannot open absent.gz"),
+        (["bench", "--live", "16384"], "exceed --context 16384"),
+        (["fly"], "invalid choice"),
+        ([], "COMMAND"),
+    ],
+)
+def test_a_wrong_call_is_explained(call: Call, arguments: list[str], words: str) -> None:
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_help_of_every_command(call: Call) -> None:
+    code, out, _ = call("--help")
+    assert code == 0
+    for name in ("demo", "replay", "doctor", "explain", "bench"):
+        assert name in out
+        code, text, _ = call(name, "--help")
+        assert code == 0
+        assert "usage: qsa-group " + name in text
+
+
+def test_entry_points() -> None:
+    (script,) = (point for point in metadata.entry_points(group="console_scripts") if point.name == "qsa-group")
+    assert script.load() is main
+    plugins = metadata.entry_points(group="sglang.srt.plugins")
+    assert [point.value for point in plugins if point.name == "qsa_group"] == ["qsa_group.sglang:register"]
+
+
+def test_it_runs_as_a_module() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "qsa_group", "--version"], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert ran.stdout == f"qsa-group {__version__}\n"

@@ -1,0 +1,96 @@
+"""Sizes past what one block of the kernel handles: long page tables, many requests, many steps, odd ratios."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cases import random_table
+from oracle import Round
+from strategies import INT32_MAX, Inputs
+from support import Backend, refresh_once
+
+SOME_PAGES = [255, 256, 257, 1023, 1025, 2100]
+"""Around the kernel's blocks of 256 entries, and around four programs a row."""
+
+
+@pytest.mark.parametrize("pages", SOME_PAGES)
+def test_page_tables_longer_than_one_block(backend: Backend, pages: int) -> None:
+    tokens = random_table(np.random.default_rng(1), 4, 2200 * 4, 4)
+    lens = [pages * 4 - 3, pages * 4 - 1, 7]
+    refresh_once(backend, Round(tokens, lens, [1, 2, 3], rows=3, page=4, offsets=[1, 2]))
+    refresh_once(backend, Round(tokens, lens, [1, 2, 3], rows=3, page=4, max_pages=pages))
+
+
+def test_page_table_of_more_than_eight_thousand_entries(backend: Backend) -> None:
+    tokens = random_table(np.random.default_rng(1), 3, 9000 * 4, 4)
+    for length in (35_999, 4 * 8192, 5):
+        refresh_once(backend, Round(tokens, [length, 9], [2, 1], rows=2, page=4))
+
+
+@pytest.mark.parametrize("padding", ["count", "slot"])
+def test_more_requests_than_a_block_sums(backend: Backend, padding: str) -> None:
+    """A draft extend where the requests with rows are far apart, around every block's edge."""
+    batch = 2500
+    extends = [0] * batch
+    for q, extend in {0: 1, 1022: 1, 1023: 2, 1024: 1, 2046: 1, 2047: 1, 2048: 3, 2499: 2}.items():
+        extends[q] = extend
+    slots = [q % 4 + 1 for q in range(batch)]
+    if padding == "slot":
+        slots[1023] = 0
+    round_ = Round(
+        random_table(np.random.default_rng(1), 6, 64, 64),
+        [q % 50 + 4 for q in range(batch)],
+        slots,
+        rows=14,
+        mode="draft_extend",
+        extend_lens=extends,
+        padding=padding,
+    )
+    refresh_once(backend, round_)
+    refresh_once(backend, round_.but(rows=7))
+    refresh_once(backend, round_.but(num_padding=452))
+
+
+@pytest.mark.parametrize("first", [INT32_MAX, 2**62, 13])
+def test_extend_lengths_that_overflow_any_sum(backend: Backend, first: int) -> None:
+    """Sums past 31 and 63 bits: the first request takes what room there is, the others come too late."""
+    batch = 1100
+    round_ = Round(
+        random_table(np.random.default_rng(1), 6, 64, 64),
+        [20] * batch,
+        [1] * batch,
+        rows=12,
+        mode="draft_extend",
+        extend_lens=[3, *[first] * (batch - 1)],
+    )
+    dtype = torch.int64 if first > INT32_MAX else torch.int32
+    refresh_once(backend, round_, Inputs(extend_dtype=dtype))
+
+
+@pytest.mark.parametrize("steps", [8, 14, 32])
+def test_many_steps_in_one_launch(backend: Backend, steps: int) -> None:
+    tokens = random_table(np.random.default_rng(1), 4, 128, 8)
+    round_ = Round(tokens, [1, 60, 126], [1, 2, 3], rows=3, page=8, offsets=list(range(1, steps + 1)))
+    harness = refresh_once(backend, round_)
+    assert harness.plan.groups == (tuple(range(steps)),)
+
+
+@pytest.mark.parametrize(("ratio", "page"), [(1, 1), (7, 7), (64, 64), (3, 96), (100, 200), (4, 512)])
+def test_odd_ratios_and_pages(backend: Backend, ratio: int, page: int) -> None:
+    width = 3 * page + 1
+    tokens = random_table(np.random.default_rng(1), 4, width, page)
+    lens = [0, ratio - 1, 2 * page - 1, width - 2]
+    refresh_once(backend, Round(tokens, lens, [1, 2, 3, 1], rows=5, ratio=ratio, page=page, offsets=[1, 2]))
+    verify = Round(tokens, lens, [1, 2, 3, 1], rows=16, ratio=ratio, page=page, mode="target_verify", draft_token_num=4)
+    refresh_once(backend, verify)
+
+
+def test_a_bucket_of_a_thousand_rows() -> None:
+    rng = np.random.default_rng(1)
+    tokens = random_table(rng, 60, 512, 64)
+    round_ = Round(
+        tokens, rng.integers(0, 500, 1000).tolist(), rng.integers(0, 60, 1000).tolist(), rows=1000, offsets=[1, 2]
+    )
+    refresh_once(Backend("host", "cpu"), round_)

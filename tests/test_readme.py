@@ -1,0 +1,24 @@
+"""What the README says runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def test_the_example_runs_and_is_short() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "2 steps in 1 launch" in ran.stdout
+    assert ran.stdout.rstrip().endswith("[102, 9, 1, 1, 1, 1, 1, 1]")
+
+
+def test_what_it_links_to_is_there() -> None:
+    for target in re.findall(r"\]\(([^)#]+)", README.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (README.parent / target).exists(), target
