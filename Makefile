@@ -14,6 +14,7 @@ SGLANG_ENV ?= .envs/sglang
 SGLANG_VERSION := 0.5.23
 SGLANG_DISK_GB := 25
 ARGS ?=
+export PYTHON
 
 BIN := $(VENV)/bin
 WHEELS := target/wheels
@@ -62,16 +63,21 @@ lint: $(VENV)/.installed ## formatting, lints and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m mypy.stubtest qsa_group._core --allowlist tests/stubs_allowlist.txt
+	$(BIN)/python -m mypy.stubtest qsa_group._core --ignore-disjoint-bases --allowlist tests/stubs_allowlist.txt
 
 format: $(VENV)/.tools ## write the formatting that lint wants
 	cargo fmt --all
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed ## Rust and launch benches
+bench: $(VENV)/.installed ## benches of the Rust core, the host executor and the launches
 	cargo bench --locked --workspace
-	$(BIN)/qsa-group bench $(ARGS)
+	$(BIN)/python benches/host_torch.py
+	if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+		$(BIN)/python benches/launch.py --grid quick $(ARGS)
+	else
+		$(BIN)/python benches/launch.py --stub $(ARGS)
+	fi
 
 wheel: $(WHEELS)/.built ## the wheel, in target/wheels
 

@@ -5,8 +5,8 @@
 Sections, each of which stands alone and is reported even when another one fails:
 
 - stall: the first replay of every bucket after capture, in a fresh Triton cache;
-- values: rounds of the traces with bucket padding; every buffer that a graph reads is copied out by the graph itself and
-  compared after each replay;
+- values: rounds of the traces with bucket padding; every buffer that a graph reads is copied out by the graph itself,
+  and compared after each replay;
 - launches: kernels that are started outside the graphs, counted with PyTorch's profiler;
 - host: time of a whole `init_forward_metadata_out_graph`, and of the three of a round;
 - round: a round with its replays, waited for.
@@ -16,8 +16,8 @@ graph runners' buffers and calls are those of tests/sglang/sglang_harness.py, wh
 
 Where SGLang's dependencies cannot be installed, its wheel and these are enough, each without its own dependencies:
 sglang 0.5.23, msgspec, orjson, pybase64, pyzmq, pydantic 2.14.4, pydantic_core 2.50.5, annotated-types, starlette,
-fastapi, python-multipart, typing-inspection, traitlets, ipython, loguru, dill, cffi, zstandard, and this package's wheel;
-tests/sglang/standin.py stands in for the compiled rest, and its names are printed.
+fastapi, python-multipart, typing-inspection, traitlets, ipython, loguru, dill, cffi, zstandard, and the wheel of this
+package; tests/sglang/standin.py stands in for the compiled rest, and its names are printed.
 
 `--dry-run-cpu` runs the same code without a GPU: the host executor, and stand-ins for the graphs.
 """
@@ -45,12 +45,13 @@ from typing import Any
 os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(prefix="qsa_group_triton_")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "sglang"))
 
-import standin  # noqa: E402
+import standin
 
 STOOD_IN = standin.install()
 
 import sglang_harness as harness  # noqa: E402
 import torch  # noqa: E402
+
 from qsa_group import sglang as plugin  # noqa: E402
 from qsa_group.rounds import Round, RoundSettings  # noqa: E402
 from qsa_group.sglang.bridge import ALL_BUFFERS, SHARED_INDEX_BUFFERS, buffer  # noqa: E402
@@ -90,9 +91,7 @@ class Options:
 
     def settings(self) -> RoundSettings:
         """The sizes of the rounds. The lengths of the traces stay far below the context limit."""
-        return RoundSettings(
-            steps=self.steps, max_batch=self.max_batch, context=self.context, slots=self.max_batch + 9
-        )
+        return RoundSettings(steps=self.steps, max_batch=self.max_batch, context=self.context, slots=self.max_batch + 9)
 
 
 class CudaGraph:
@@ -103,6 +102,7 @@ class CudaGraph:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
+        """Records what is launched."""
         # Not `torch.cuda.graph`, which collects garbage and empties the cache around each capture.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -115,10 +115,12 @@ class CudaGraph:
         torch.cuda.current_stream().wait_stream(stream)
 
     def copy_out(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Records copies of what the graph reads."""
         for to, source in pairs:
             to.copy_(source)
 
     def replay(self) -> None:
+        """Starts the graph."""
         self.graph.replay()
 
 
@@ -131,9 +133,7 @@ class Bench:
         self.device = torch.device(options.device)
         self.on_gpu = self.device.type == "cuda"
         self.unpatched = harness.copy_of_module()
-        self.table = torch.zeros(
-            (self.sizes.slots, self.sizes.table_width), dtype=torch.int32, device=self.device
-        )
+        self.table = torch.zeros((self.sizes.slots, self.sizes.table_width), dtype=torch.int32, device=self.device)
         self._pages = self.table.view(self.sizes.slots, self.sizes.max_pages, self.sizes.page_size)
         self._within = torch.arange(self.sizes.page_size, dtype=torch.int32, device=self.device)
 
@@ -389,9 +389,7 @@ def _host_times(bench: Bench, engines: dict[str, harness.Engine], size: int, liv
         for runner in engine.runners:
             view = runner.replay_batch(_live(bench, runner, live), size)
             calls[lane].append((runner.phase, runner.backend.init_forward_metadata_out_graph, view))
-    times: dict[str, dict[str, list[int]]] = {
-        phase: {lane: [] for lane in engines} for phase in (*PHASES, "round")
-    }
+    times: dict[str, dict[str, list[int]]] = {phase: {lane: [] for lane in engines} for phase in (*PHASES, "round")}
     clock = time.perf_counter_ns
     gc.collect()
     gc.disable()
@@ -411,9 +409,7 @@ def _host_times(bench: Bench, engines: dict[str, harness.Engine], size: int, liv
                     times["round"][lane].append(total)
     finally:
         gc.enable()
-    return {
-        phase: {lane: summary(samples) for lane, samples in lanes.items()} for phase, lanes in times.items()
-    }
+    return {phase: {lane: summary(samples) for lane, samples in lanes.items()} for phase, lanes in times.items()}
 
 
 def whole_round(bench: Bench) -> dict[str, Any]:
@@ -422,9 +418,7 @@ def whole_round(bench: Bench) -> dict[str, Any]:
     size = bench.sizes.max_batch
     engines = {lane: bench.captured(lane, [size]) for lane in LANES}
     views = {
-        lane: [
-            (runner, runner.replay_batch(_live(bench, runner, size), size)) for runner in engine.runners
-        ]
+        lane: [(runner, runner.replay_batch(_live(bench, runner, size), size)) for runner in engine.runners]
         for lane, engine in engines.items()
     }
     times: dict[str, tuple[list[int], list[int]]] = {lane: ([], []) for lane in LANES}
@@ -465,12 +459,13 @@ def launches(bench: Bench) -> dict[str, Any]:
                 runner.backend.init_forward_metadata_out_graph(view)
             bench.wait()
             found[lane][runner.phase] = _per_call(bench, runner, views)
+            found[lane][runner.phase]["graph_nodes"] = _graph_nodes(bench, runner, views[-1])
         print(f"  {lane}: {found[lane]} started outside the graphs a refresh", flush=True)
         del engine
     return found
 
 
-def _per_call(bench: Bench, runner: Any, views: Sequence[Any]) -> dict[str, float]:
+def _per_call(bench: Bench, runner: Any, views: Sequence[Any]) -> dict[str, Any]:
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
@@ -488,13 +483,37 @@ def _per_call(bench: Bench, runner: Any, views: Sequence[Any]) -> dict[str, floa
     return {"kernels": (len(on_device) - memory) / calls, "copies": memory / calls}
 
 
+def _graph_nodes(bench: Bench, runner: Any, view: Any) -> int | str:
+    """Nodes of a graph that holds one refresh and nothing else: a second count, which no profiler can miss."""
+    if not bench.on_gpu:
+        return "none on the CPU"
+    try:
+        from cuda.bindings import runtime
+
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            graph.capture_begin()
+            try:
+                runner.backend.init_forward_metadata_out_graph(view)
+            finally:
+                graph.capture_end()
+        bench.wait()
+        error, _, count = runtime.cudaGraphGetNodes(graph.raw_cuda_graph())
+        return int(count) if int(error) == 0 else f"cudaGraphGetNodes: {error}"
+    except Exception as error:  # The profiler's count is the one that is asked for.
+        return f"{type(error).__name__}: {error}"
+
+
 # -----------------------------------------------------------------------------------------------------------------
 
 
 def environment(bench: Bench) -> dict[str, Any]:
     """What the figures were measured on."""
-    import triton
     from importlib.metadata import PackageNotFoundError, version
+
+    import triton
 
     def of(name: str) -> str:
         try:
@@ -575,7 +594,9 @@ def main() -> int:
         if given.json:
             given.json.write_text(json.dumps(report, indent=1))
     wrong = sum(one["refreshes_differing"] for one in report.get("values", {}).values() if isinstance(one, dict))
-    print(f"== {'failed: ' + ', '.join(failed) if failed else 'all sections ran'}; {wrong} refreshes differ", flush=True)
+    print(
+        f"== {'failed: ' + ', '.join(failed) if failed else 'all sections ran'}; {wrong} refreshes differ", flush=True
+    )
     return 1 if failed or wrong else 0
 
 

@@ -4,8 +4,9 @@
     python benches/tune.py --resources              # no GPU: registers, spills and shared memory of each variant
 
 A shape is splits (programs that divide a row's pages), shares (programs that divide its steps: 1 or all), block (page
-entries a program handles at a time) and warps. The rule may look at what is known when a graph is planned: rows and the page table's width, not at what is live. So a shape is
-judged by its regret, its time over the best shape's time, at the worst live length.
+entries a program handles at a time) and warps. The rule may look at what is known when a graph is planned: rows, steps
+and the page table's width, not at what is live. So a shape is judged by its regret, its time over the best shape's
+time, at the worst live length.
 """
 
 from __future__ import annotations

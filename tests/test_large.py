@@ -69,6 +69,20 @@ def test_extend_lengths_that_overflow_any_sum(backend: Backend, first: int) -> N
     refresh_once(backend, round_, Inputs(extend_dtype=dtype))
 
 
+@pytest.mark.parametrize("length", [2**31 + 5, 2**32 + 3, 2**62])
+def test_extend_of_a_length_past_32_bits(backend: Backend, length: int) -> None:
+    """Only the difference of a length and its extend has to be small: these rows have lengths 3, 4, 5 and so on."""
+    round_ = Round(
+        random_table(np.random.default_rng(1), 3, 64, 64),
+        [length, 9],
+        [1, 2],
+        rows=5,
+        mode="draft_extend",
+        extend_lens=[length - 2, 1],
+    )
+    refresh_once(backend, round_, Inputs(extend_dtype=torch.int64))
+
+
 @pytest.mark.parametrize("steps", [8, 14, 32])
 def test_many_steps_in_one_launch(backend: Backend, steps: int) -> None:
     tokens = random_table(np.random.default_rng(1), 4, 128, 8)

@@ -1,6 +1,6 @@
 """The compiled core. Private: `qsa_group` re-exports what users need."""
 
-from typing import Any
+from typing import Any, final
 
 import torch
 from typing_extensions import Self
@@ -18,6 +18,7 @@ def noop(
 ) -> None:
     """Takes what `Plan.run` takes and does nothing: what a call from Python costs by itself."""
 
+@final
 class Table:
     """The validated request table."""
 
@@ -27,6 +28,7 @@ class Table:
     @property
     def width(self) -> int: ...
 
+@final
 class Request:
     """A validated plan request, with its groups."""
 
@@ -53,6 +55,7 @@ class Request:
     def group_pages(self) -> list[int]:
         """Columns of each group's page table; 0 where there is none."""
 
+@final
 class Kernel:
     """A compiled kernel, loaded into the calling thread's current context and checked against its parameter table."""
 
@@ -68,6 +71,7 @@ class Kernel:
         driver: str = "cuda",
     ) -> Self: ...
 
+@final
 class Cache:
     """Plans by content, and what they counted."""
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .errors import QsaGroupError
+from .plot import draw, require
 from .progress import Progress
 from .report import device_name, format_demo, format_table, versions
 from .rounds import Round, RoundSettings, RoundWriter, read_rounds
@@ -37,7 +38,7 @@ def demo(options: argparse.Namespace) -> int:
     requests, traffic, speed = _traffic(options)
     behaviour = ServerOptions(pages=options.pages, acceptance=options.acceptance, speed=speed, seed=options.seed)
     server = Server(settings, behaviour)
-    _writable(options.json, options.plot)
+    _prepare_output(options)
     runner = RoundRunner(settings, backend=options.backend, device=_device(options.device))
 
     def words(item: Round) -> str:
@@ -63,7 +64,7 @@ def demo(options: argparse.Namespace) -> int:
 def replay(options: argparse.Namespace) -> int:
     """Runs recorded rounds again."""
     settings, rounds = read_rounds(options.file)
-    _writable(options.json, options.plot)
+    _prepare_output(options)
     runner = RoundRunner(settings, backend=options.backend, device=_device(options.device))
     run = _drive(runner, rounds, options, lambda item: _words(runner, item), None)
     if not runner.rounds:
@@ -194,8 +195,6 @@ def _conclude(runner: RoundRunner, result: dict[str, Any], run: _Run, options: a
     print(format_demo(result))
     _write_json(options.json, result)
     if options.plot and timeline is not None:
-        from .plot import draw
-
         draw(options.plot, timeline, run.samples, title=result["traffic"], where=_where(runner))
         print(f"picture: {options.plot}")
     return 1 if result["mismatches"] else 0
@@ -267,11 +266,17 @@ def _words(runner: RoundRunner, item: Round) -> str:
     )
 
 
-def _writable(*paths: str | None) -> None:
+def _prepare_output(options: argparse.Namespace) -> None:
     """Finds out before a long run whether its results can be written."""
-    for path in paths:
-        if path is not None and not Path(path).resolve().parent.is_dir():
-            raise UsageError(f"cannot write {path}: the folder does not exist")
+    _writable(options.json)
+    if options.plot is not None:
+        _writable(options.plot)
+        require(options.plot)
+
+
+def _writable(path: str | None) -> None:
+    if path is not None and not Path(path).resolve().parent.is_dir():
+        raise UsageError(f"cannot write {path}: the folder does not exist")
 
 
 def _write_json(path: str | None, value: dict[str, Any]) -> None:

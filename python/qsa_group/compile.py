@@ -50,6 +50,8 @@ SCALARS = (
     "page_stride",
     "ring_stride",
     "window",
+    "lowest",
+    "highest",
     "status",
 )
 """The kernel's parameters before the buffers, in order; the Rust core packs them so."""
@@ -119,12 +121,12 @@ class KernelVariant:
 def choose_shape(rows: int, num_steps: int, max_pages: int) -> Shape:
     """How to cut up a launch over `rows` rows of `num_steps` steps whose page tables have `max_pages` entries.
 
-    Few rows leave most of a GPU idle: then each step has its own programs, which takes as long as one step does, and
-    programs divide long page tables, at almost no cost where few entries are live. Many rows fill it by themselves:
-    then one program does all steps, and reads the request table once for them.
+    Few rows leave most of a GPU idle: then programs divide long page tables, at little cost where few entries are
+    live, and from the third step on each step has its own programs. Many rows fill a GPU by themselves: then one
+    program does all of a row, and reads the request table once for all steps. `benches/tune.py` measures the choice.
     """
-    splits = 16 if rows <= 64 else 4 if rows <= 128 else 1
-    shares = num_steps if rows * num_steps <= 128 else 1
+    splits = 16 if rows <= 8 else 8 if rows <= 32 else 4 if rows <= 128 else 1
+    shares = num_steps if num_steps > 2 and rows <= 8 else 1
     return Shape(min(splits, -(-max_pages // BLOCK) or 1), shares, BLOCK, NUM_WARPS)
 
 

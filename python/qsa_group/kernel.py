@@ -117,6 +117,8 @@ def refresh_kernel(
     page_stride,
     ring_stride,
     window,
+    lowest,
+    highest,
     status,
     sequence_lengths,
     row_req_pool_indices,
@@ -157,6 +159,8 @@ def refresh_kernel(
         page_stride: row stride of the page tables, in elements.
         ring_stride: row stride of the ring group locations, in elements.
         window: rows of a request; target verify only.
+        lowest: the least of `offsets`.
+        highest: the greatest of `offsets`.
         status: address of [1] int32, or-ed with what went wrong.
         sequence_lengths: addresses of the buffers of that name, a tuple over the steps; None where absent, and so on.
         row_req_pool_indices: as above.
@@ -212,6 +216,9 @@ def refresh_kernel(
     # A step is served if its length is from 1 to here.
     longest = tl.where(real_row & known_slot, end, 0)
 
+    # As a rule every step can be served, and what follows from the contrary is left out.
+    whole = (length + lowest.to(tl.int32) > 0) & (length + highest.to(tl.int32) <= longest)
+
     # A lane a step, where steps wait for memory: all of them together.
     step = tl.arange(0, STEPS)
     wanted = length + _pick(offsets, step).to(tl.int32)
@@ -222,21 +229,18 @@ def refresh_kernel(
     table_row = slot.to(tl.int64) * table_row_stride
     if page_table is not None:
         # One walk over the row's pages serves all steps, as far as the longest of them is live.
-        farthest = tl.max(tl.where(served & mine, n, 0), 0)
+        farthest = length + highest.to(tl.int32)
+        if whole == 0:
+            farthest = tl.max(tl.where(served & mine, n, 0), 0)
         pages = tl.minimum((farthest + PAGE_SIZE - 1) // PAGE_SIZE, num_pages.to(tl.int32))
         walked = source + table_row
         page_pitch = table_col_stride * PAGE_SIZE
         page = split * BLOCK + tl.arange(0, BLOCK)
         entry = tl.load(walked + page.to(tl.int64) * page_pitch, page < pages, other=0)
     if split == 0:
-        strays = tl.where(mine, tl.where(served, 0, 1), 0)
         if write_locs is not None:
             place = tl.where(served, table_row, 0) + (n - 1).to(tl.int64) * table_col_stride
             last = tl.load(source + place, mine & (n % RATIO == 0), other=0)
-        if page_table is not None:
-            # Inert rows show slot 0's first page.
-            strays_shown = strays * num_pages.to(tl.int32)
-            spare = tl.load(source + step * 0, strays_shown > 0, other=0)
 
         for which in tl.static_range(len(offsets)):
             if (which >= begin) & (which < finish):
@@ -269,16 +273,18 @@ def refresh_kernel(
             # A group stays within its page, so the slot of its last token names the group's compressed slot.
             written = _pick(write_locs, step).to(tl.pointer_type(tl.int32))
             tl.store(written + row, tl.maximum(last, 0) // RATIO, mine)
-        if page_table is not None:
-            shown = _pick(page_table, step).to(tl.pointer_type(tl.int32))
-            tl.store(shown + row * page_stride, tl.maximum(spare, 0) // PAGE_SIZE, strays_shown > 0)
-
-        # As a rule no lane has anything to say.
-        fault = tl.where(wanted <= 0, _LENGTH_NOT_POSITIVE, tl.where(wanted > end, _LENGTH_EXCEEDS_TABLE, 0))
-        fault = tl.where(known_slot, fault, _SLOT_OUT_OF_TABLE)
-        fault = tl.where(mine, tl.where(real_row, fault, 0) | bits, 0)
-        word = status.to(tl.pointer_type(tl.int32))
-        tl.atomic_or(word + step * 0, fault, fault != 0, sem="relaxed")
+        if (whole == 0) | (bits != 0):
+            if page_table is not None:
+                # Inert rows show slot 0's first page.
+                strays = tl.where(mine, tl.where(served, 0, 1), 0) * num_pages.to(tl.int32)
+                spare = tl.load(source + step * 0, strays > 0, other=0)
+                shown = _pick(page_table, step).to(tl.pointer_type(tl.int32))
+                tl.store(shown + row * page_stride, tl.maximum(spare, 0) // PAGE_SIZE, strays > 0)
+            fault = tl.where(wanted <= 0, _LENGTH_NOT_POSITIVE, tl.where(wanted > end, _LENGTH_EXCEEDS_TABLE, 0))
+            fault = tl.where(known_slot, fault, _SLOT_OUT_OF_TABLE)
+            fault = tl.where(mine, tl.where(real_row, fault, 0) | bits, 0)
+            word = status.to(tl.pointer_type(tl.int32))
+            tl.atomic_or(word + step * 0, fault, fault != 0, sem="relaxed")
 
     if page_table is not None:
         stride = tl.num_programs(1) * BLOCK

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from .errors import QsaGroupError
 from .runner import Lane, Timeline
 
-__all__ = ["PlotError", "draw"]
+__all__ = ["PlotError", "draw", "require"]
 
 _COLORS = {"decode": "#3565a8", "target_verify": "#c98a2b", "draft_extend": "#5c8f5a"}
 _WORDS = {"decode": "draft steps", "target_verify": "target verify", "draft_extend": "draft extend"}
+_ENDINGS = (".png", ".svg", ".pdf")
 _INK = "#22272e"
 _MUTED = "#6a737d"
 
 
 class PlotError(QsaGroupError, RuntimeError):
     """The picture cannot be drawn; the message says why."""
+
+
+def require(path: str) -> None:
+    """Finds out before a long run whether ``path`` can be drawn; raises PlotError if not."""
+    if find_spec("matplotlib") is None:
+        raise PlotError("--plot needs matplotlib: pip install 'qsa-group[plot]'")
+    if not path.endswith(_ENDINGS):
+        raise PlotError(f"cannot write the picture {path}: its name must end in {', '.join(_ENDINGS)}")
 
 
 def draw(
@@ -31,19 +41,17 @@ def draw(
     """Draws the picture into ``path``.
 
     Args:
-        path: a file name that ends in .png, .svg or .pdf.
+        path: a file name that `require` accepts.
         timeline: a round measured both ways.
         samples: one (simulated seconds, live tokens, requests) a round, in order of time.
         title: what was served.
         where: backend, device and versions.
 
     Raises:
-        PlotError: matplotlib is missing, or the file cannot be written.
+        PlotError: the file cannot be written.
     """
-    try:
-        import matplotlib
-    except ImportError:
-        raise PlotError("--plot needs matplotlib: pip install 'qsa-group[plot]'") from None
+    import matplotlib
+
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -66,7 +74,7 @@ def draw(
         figure.supxlabel(where, fontsize=7, color=_MUTED, x=0.01, ha="left")
         try:
             figure.savefig(path, dpi=110)
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise PlotError(f"cannot write the picture {path}: {error}") from error
         finally:
             plt.close(figure)

@@ -1,8 +1,8 @@
 """SGLang's QSA backends on the CPU, with pools and runner objects as its own tests make them, and the calls that its
 graph runners make.
 
-Without a GPU there are no graphs, so a `Graph` here keeps what is run while it is captured and runs it again at a replay:
-the plans with the very tensors of the capture, as the nodes of a graph do. Everything else is SGLang's.
+Without a GPU there are no graphs, so a `Graph` here keeps what is run while it is captured and runs it again at a
+replay: the plans with the very tensors of the capture, as the nodes of a graph do. Everything else is SGLang's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+
 from qsa_group.sglang import refresh
 from qsa_group.sglang.bridge import ALL_BUFFERS, buffer
 
@@ -436,7 +437,12 @@ def differences(
             wrong = a != b
             if name == "page_table":
                 wrong &= torch.arange(a.shape[1]) * page < lengths[:, None]
-            if not inert_slots and name in ("row_req_pool_indices", "pending_ring_slots", "ring_group_locs", "page_table"):
+            if not inert_slots and name in (
+                "row_req_pool_indices",
+                "pending_ring_slots",
+                "ring_group_locs",
+                "page_table",
+            ):
                 wrong &= ~(behind if a.ndim == 1 else behind[:, None])
             if bool(wrong.any()):
                 at = tuple(int(i) for i in wrong.nonzero()[0])

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sglang_harness import Batch, Engine, assert_same_round, copy_of_module, random_batch
+
 from qsa_group.sglang import VerificationError
 from qsa_group.sglang.bridge import ALL_BUFFERS, buffer
 from qsa_group.sglang.compare import copied
-from sglang_harness import Batch, Engine, assert_same_round, copy_of_module, random_batch
 
 BUCKETS = (1, 2, 4, 8)
 

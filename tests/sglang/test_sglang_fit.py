@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sglang_harness import MODULE, Engine, assert_same_round, copy_of_module, random_batch
+
 import qsa_group.sglang as plugin_module
 from qsa_group.errors import LaunchError, UnsupportedError
 from qsa_group.sglang import hooks, probe, refresh
 from qsa_group.sglang.settings import Settings, SettingsError
-from sglang_harness import MODULE, Engine, assert_same_round, copy_of_module, random_batch
 
 HOST = Settings(backend="host")
 

@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from qsa_group.errors import PlanChangedError
-from qsa_group.sglang import refresh
-from qsa_group.sglang.bridge import ALL_BUFFERS, buffer
 from sglang_harness import (
     Batch,
     DraftRunner,
@@ -26,6 +23,10 @@ from sglang_harness import (
     poison,
     random_batch,
 )
+
+from qsa_group.errors import PlanChangedError
+from qsa_group.sglang import refresh
+from qsa_group.sglang.bridge import ALL_BUFFERS, buffer
 
 BUCKETS = (1, 2, 4, 8)
 

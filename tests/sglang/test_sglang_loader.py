@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 import qsa_group
 
 DIST = "qsa_group_entry_point"
@@ -30,8 +31,9 @@ def depths(module):
     classes = (module.QwenSparseMultiStepDraftBackend, module.QwenSparseAttnBackend)
     return [depth(getattr(owner, name)) for owner in classes for name in names]
 def tell(**more):
-    ours = [text for name, level, text in records if name.startswith("qsa_group") and level == "WARNING"]
-    loader = [text for name, level, text in records if name.startswith("sglang.srt.plugins") and level in ("WARNING", "ERROR")]
+    bad = [(name, text) for name, level, text in records if level in ("WARNING", "ERROR")]
+    ours = [text for name, text in bad if name.startswith("qsa_group")]
+    loader = [text for name, text in bad if name.startswith("sglang.srt.plugins")]
     print("RESULT" + json.dumps({"depths": depths(importlib.import_module(module)), "warnings": ours, "loader": loader,
                                  "imported": "qsa_group.sglang" in sys.modules, **more}))
 """

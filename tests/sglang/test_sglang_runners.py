@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from qsa_group.sglang.bridge import buffer
-from qsa_group.sglang.refresh import ATTRIBUTE
 from sglang_harness import (
     Batch,
     Graph,
@@ -22,6 +20,9 @@ from sglang_harness import (
     patched,
     random_batch,
 )
+
+from qsa_group.sglang.bridge import buffer
+from qsa_group.sglang.refresh import ATTRIBUTE
 
 BUCKETS = [1, 2, 4, 8]
 WIDTH, SLOTS, TOKENS = 1024, 12, 4
@@ -67,7 +68,9 @@ def runner_module(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "device_timer_ctx", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(module, "DeepEPCudaGraphRunnerAdapter", lambda: _Quiet())
     monkeypatch.setattr(
-        module, "DpPaddingMode", SimpleNamespace(get_default_mode_in_cuda_graph=lambda *_: SimpleNamespace(is_max_len=bool))
+        module,
+        "DpPaddingMode",
+        SimpleNamespace(get_default_mode_in_cuda_graph=lambda *_: SimpleNamespace(is_max_len=bool)),
     )
     for setter in ("set_dp_buffer_len", "set_is_extend_in_batch"):
         monkeypatch.setattr(module, setter, lambda *_: None)
@@ -125,7 +128,12 @@ def draft_runner(module: Any, runners: Any, table: torch.Tensor, steps: int) -> 
         return torch.full(shape, fill, dtype=dtype)
 
     worker = SimpleNamespace(speculative_num_steps=steps + 1)
-    worker.draft_forward = lambda batch: (batch.positions.add_(steps), torch.zeros(size, 1), torch.zeros(size, steps), None)
+    worker.draft_forward = lambda batch: (
+        batch.positions.add_(steps),
+        torch.zeros(size, 1),
+        torch.zeros(size, steps),
+        None,
+    )
     made = bare(
         runners.EAGLEDraftCudaGraphRunner,
         backend,
@@ -272,9 +280,7 @@ def extend_batch(batch: Batch) -> Any:
 
 
 def same(ours: Any, theirs: Any, mode: Any, size: int, names: tuple[str, ...]) -> None:
-    pairs = zip(
-        getattr(ours, "attn_backends", [ours]), getattr(theirs, "attn_backends", [theirs]), strict=True
-    )
+    pairs = zip(getattr(ours, "attn_backends", [ours]), getattr(theirs, "attn_backends", [theirs]), strict=True)
     for mine, other in pairs:
         a, b = mine._cuda_graph_metadata[(mode, size)], other._cuda_graph_metadata[(mode, size)]
         assert mine.forward_metadata is a
@@ -321,7 +327,9 @@ def test_draft_extend_runner(plugin: Callable[..., Any], monkeypatch: pytest.Mon
         mode_key = runners.ForwardMode.DRAFT_EXTEND_V2
         same(ours.draft_extend_attn_backend, theirs.draft_extend_attn_backend, mode_key, size, VALUES)
     assert stats()["recorded" if mode == "recorded" else "launched"] == 20
-    assert getattr(ours.draft_extend_attn_backend, ATTRIBUTE).buckets["extend"][8].inputs is not None or mode == "direct"
+    assert (
+        getattr(ours.draft_extend_attn_backend, ATTRIBUTE).buckets["extend"][8].inputs is not None or mode == "direct"
+    )
 
 
 def test_verify_view_is_made_of_the_registry_slots(plugin: Callable[..., Any]) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from qsa_group.sglang.bridge import ALL_BUFFERS, SHARED_INDEX_BUFFERS
 from sglang_harness import Batch, Engine, assert_same_round, copy_of_module, random_batch
+
+from qsa_group.sglang.bridge import ALL_BUFFERS, SHARED_INDEX_BUFFERS
 
 BUCKETS = (1, 2, 4, 8)
 

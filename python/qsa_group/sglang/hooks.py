@@ -45,26 +45,23 @@ class _Watch(State):
             self.comparer.forget()
 
     def replay(self, phase: str, owner: Any, forward_batch: Any, original: Original) -> bool:
-        """As `Bucket.replay`, compared and counted."""
-        if self.comparer is not None:
-            self.comparer.settle()
-        bucket = self.buckets[phase].get(forward_batch.batch_size)
-        if bucket is None:
-            return False
-        if self.comparer is not None:
-            done = self.comparer.replay(bucket, owner, forward_batch, original)
+        if self.comparer is None:
+            done = super().replay(phase, owner, forward_batch, original)
         else:
-            done = bucket.replay(owner, forward_batch)
+            self.comparer.settle()
+            bucket = self.buckets[phase].get(forward_batch.batch_size)
+            done = bucket is not None and self.comparer.replay(bucket, owner, forward_batch, original)
         every = self.settings.log_every
-        total = COUNTS.recorded + COUNTS.launched
-        if every and total % every == 0:
+        if every and (COUNTS.recorded + COUNTS.launched) % every == 0:
             logger.info("%s", COUNTS.as_dict())
         return done
 
 
-def _state_for_capture(owner: Any) -> State | None:
+def _state_for_capture(owner: Any, phase: str) -> State | None:
+    if _settings is None:
+        return None
     state: State | None = owner.__dict__.get(ATTRIBUTE)
-    if state is None and _settings is not None:
+    if state is None and phase in _settings.phases:
         watched = _settings.verify_every or _settings.log_every
         state = (_Watch if watched else State)(_settings)
         setattr(owner, ATTRIBUTE, state)
@@ -74,18 +71,16 @@ def _state_for_capture(owner: Any) -> State | None:
 
 def _capture(original: Original, owner: Any, phase: str, mode: Any, forward_batch: Any) -> None:
     original(owner, forward_batch, in_capture=True)
-    state = _state_for_capture(owner)
-    if state is not None and phase in state.settings.phases:
+    state = _state_for_capture(owner, phase)
+    if state is not None:
         state.capture(owner, phase, mode, forward_batch)
 
 
-def _replay(original: Original, state: State, owner: Any, phase: str, forward_batch: Any) -> None:
-    if isinstance(state, _Watch):
-        done = state.replay(phase, owner, forward_batch, original)
-    else:
-        bucket = state.buckets[phase].get(forward_batch.batch_size)
-        done = bucket is not None and bucket.replay(owner, forward_batch)
-    if not done:
+def _replay(original: Original, owner: Any, phase: str, forward_batch: Any) -> None:
+    state = owner.__dict__.get(ATTRIBUTE)
+    if state is None:
+        original(owner, forward_batch)
+    elif not state.replay(phase, owner, forward_batch, original):
         COUNTS.sglang += 1
         original(owner, forward_batch)
 
@@ -101,12 +96,8 @@ def _init_state(original: Original, self: Any, max_bs: int, max_num_tokens: int)
 def _draft_out_graph(original: Original, self: Any, forward_batch: Any, in_capture: bool = False) -> None:
     if in_capture:
         _capture(original, self, "draft", _draft_mode, forward_batch)
-        return
-    state = self.__dict__.get(ATTRIBUTE)
-    if state is None:
-        original(self, forward_batch)
     else:
-        _replay(original, state, self, "draft", forward_batch)
+        _replay(original, self, "draft", forward_batch)
 
 
 def _backend_out_graph(original: Original, self: Any, forward_batch: Any, in_capture: bool = False) -> None:
@@ -116,11 +107,7 @@ def _backend_out_graph(original: Original, self: Any, forward_batch: Any, in_cap
     elif in_capture:
         _capture(original, self, phase, forward_batch.forward_mode, forward_batch)
     else:
-        state = self.__dict__.get(ATTRIBUTE)
-        if state is None:
-            original(self, forward_batch)
-        else:
-            _replay(original, state, self, phase, forward_batch)
+        _replay(original, self, phase, forward_batch)
 
 
 def _draft_in_graph(original: Original, self: Any, forward_batch: Any) -> None:

@@ -140,16 +140,19 @@ class Bucket:
 
     def replay(self, owner: Any, forward_batch: Any) -> bool:
         """Refreshes the bucket for the live batch; False where SGLang must do it."""
+        is_draft = self.phase == "draft"
         if self.recorded:
-            if _addresses(self.phase, forward_batch) not in self.bound:
-                self._admit(forward_batch)
+            # A draft batch that fills its bucket is handed over as it is, after it was copied to where the graph reads;
+            # see `fixed_inputs`.
+            if not is_draft or _padding(forward_batch):
+                self._check_addresses(forward_batch)
             COUNTS.recorded += 1
-        elif self.phase == "draft":
+        elif is_draft:
             self._run(forward_batch.seq_lens, forward_batch.req_pool_indices, _padding(forward_batch), None)
             COUNTS.launched += 1
         elif not self._launch(owner, forward_batch):
             return False
-        if self.phase == "draft":
+        if is_draft:
             for backend, metadata in zip(owner.attn_backends, self.metadata, strict=True):
                 backend.forward_metadata = metadata
             if self.leftover:
@@ -158,21 +161,18 @@ class Bucket:
             owner.forward_metadata = self.metadata[0]
         return True
 
-    def _admit(self, forward_batch: Any) -> None:
-        """The recorded refresh reads other addresses than those handed over; may it?
-
-        A draft batch that fills its bucket is handed over as it is, after it was copied to where the graph reads; see
-        `fixed_inputs`. Anything else means that the graph would be refreshed from values that nobody vouches for.
-        """
-        if self.phase == "draft" and not _padding(forward_batch):
-            return
-        raise PlanChangedError(
-            f"the {self.phase} graph of batch size {self.batch_size} refreshes itself from the buffers of its capture, "
-            "but is replayed with other tensors; set QSA_GROUP_SGLANG_MODE=direct for a runner that does this",
-            field="inputs",
-            planned=sorted(self.bound),
-            given=_addresses(self.phase, forward_batch),
-        )
+    def _check_addresses(self, forward_batch: Any) -> None:
+        """Refuses tensors that no recorded refresh reads: the graph would go by values that nobody vouches for."""
+        given = _addresses(self.phase, forward_batch)
+        if given not in self.bound:
+            raise PlanChangedError(
+                f"the {self.phase} graph of batch size {self.batch_size} refreshes itself from the buffers of its "
+                "capture, but is replayed with other tensors; set QSA_GROUP_SGLANG_MODE=direct for a runner that does "
+                "this",
+                field="inputs",
+                planned=sorted(self.bound),
+                given=given,
+            )
 
     def _launch(self, owner: Any, forward_batch: Any) -> bool:
         """One launch before the replay of a verify or extend graph."""
@@ -299,6 +299,11 @@ class State:
         self.buckets[phase][size] = bucket
         COUNTS.captures += 1
         logger.debug("planned %s bucket %d: %s", phase, size, [plan.explain() for plan, _ in bucket.plans])
+
+    def replay(self, phase: str, owner: Any, forward_batch: Any, original: Callable[..., Any]) -> bool:
+        """Refreshes the bucket of a live batch; False where SGLang must do it, by its own method `original`."""
+        bucket = self.buckets[phase].get(forward_batch.batch_size)
+        return bucket is not None and bucket.replay(owner, forward_batch)
 
     def stats(self) -> list[dict[str, Any]]:
         """The planners' own counts."""

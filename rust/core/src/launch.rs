@@ -10,8 +10,9 @@ use crate::layout::{Field, MAX_GROUP_STEPS, Mode, NUM_FIELDS, Padding, StepLayou
 
 /// Words that a call patches: three addresses, three strides, flags, requests that are not padding.
 const LIVE_WORDS: usize = 8;
-/// Words that stay: table, its strides, slots and width; rows, page count, two strides, window, status.
-const FIXED_WORDS: usize = 11;
+/// Words that stay: table, its strides, slots and width; rows, page count, two strides, window, least and greatest
+/// offset, status.
+const FIXED_WORDS: usize = 13;
 /// Scratch parameters that Triton appends; null, since a kernel that needs scratch is refused.
 pub const SCRATCH_WORDS: usize = 2;
 /// Most words of a launch.
@@ -61,6 +62,7 @@ impl Packed {
         let mut words = Vec::with_capacity(MAX_WORDS);
         words.extend([0; LIVE_WORDS]);
         words[6] = if padding == Padding::Slot { flags::PADDING_BY_SLOT } else { 0 };
+        let offset = |step: &&StepLayout| if mode == Mode::Decode { step.offset as u64 } else { 0 };
         words.extend([
             table.ptr,
             table.row_stride,
@@ -75,12 +77,14 @@ impl Packed {
                 Mode::TargetVerify { draft_token_num } => u64::from(draft_token_num),
                 Mode::Decode | Mode::DraftExtend => 1,
             },
+            steps.iter().map(offset).min().unwrap_or(0),
+            steps.iter().map(offset).max().unwrap_or(0),
             status,
         ]);
         for (field, _) in first.present() {
             words.extend(steps.iter().filter_map(|step| step.buffer(field)).map(|buffer| buffer.ptr));
         }
-        words.extend(steps.iter().map(|step| if mode == Mode::Decode { step.offset as u64 } else { 0 }));
+        words.extend(steps.iter().map(offset));
         words.extend(std::iter::repeat_n(0, scratch_words));
         Packed { words: words.into_boxed_slice(), rows: first.rows as u32, cut }
     }
@@ -200,7 +204,7 @@ mod tests {
         };
         let words = packed(Mode::Decode, Padding::Slot).arguments(&inputs);
         let live = [0x100, 0x200, 0x100, 16, 8, 16, 1 | 4 | 8, 4];
-        let fixed = [0x1000, 512, 1, 9, 512, 8, 6, 10, 0, 1, 0x77];
+        let fixed = [0x1000, 512, 1, 9, 512, 8, 6, 10, 0, 1, 1, 2, 0x77];
         let steps = [0x10000, 0x20000, 0x10100, 0x20100, 1, 2, 0, 0];
         assert_eq!(words, [&live[..], &fixed[..], &steps[..]].concat());
         assert_eq!(words.len(), num_words(2, 2) + SCRATCH_WORDS);

@@ -6,7 +6,7 @@
 
 use proptest::prelude::*;
 use qsa_group_core::layout::{
-    DType, Device, Field, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec, status,
+    DType, Device, Field, MAX_OFFSET, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec, status,
 };
 use qsa_group_core::refresh::{LiveInputs, refresh};
 use qsa_group_core::view::HostVector;
@@ -561,7 +561,7 @@ fn mode() -> impl Strategy<Value = Mode> {
 prop_compose! {
     /// A step with some rows more or fewer than there are requests; `spare` is what most steps of a scenario have.
     fn step(spare: i64)(
-        offset in prop_oneof![9 => 0..8i64, 1 => Just(i64::from(i32::MAX))],
+        offset in prop_oneof![9 => 0..8i64, 1 => Just(MAX_OFFSET)],
         present in prop_oneof![Just(ALL_FIELDS), 1..=ALL_FIELDS],
         spare in prop_oneof![9 => Just(spare), 1 => 0..9i64],
     ) -> (i64, u32, i64) {
@@ -635,7 +635,7 @@ fn extremes_of_every_input_are_flagged_and_inert() {
         let length = if value < 0 { status::LENGTH_NOT_POSITIVE } else { status::LENGTH_EXCEEDS_TABLE };
         let extend = if value < 0 { status::EXTEND_LENGTH_NEGATIVE } else { status::ROWS_EXCEED_BUCKET };
 
-        for offset in [0, 1, i32::MAX.into()] {
+        for offset in [0, 1, MAX_OFFSET] {
             let mut s = Scenario::decode(&[value], &[1]);
             s.steps[0].offset = offset;
             assert_eq!(agreed_status(&s), length);

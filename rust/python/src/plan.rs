@@ -319,6 +319,7 @@ impl Plan {
 
     /// The kernel's arguments of a group, or of one step of it alone, as numbers in the kernel's order.
     #[pyo3(signature = (group, seq_lens, req_pool_indices, num_padding=0, extend_lens=None, alone=None))]
+    #[allow(clippy::too_many_arguments)] // `run`'s, and which launch is meant.
     fn _arguments<'py>(
         &self,
         py: Python<'py>,
