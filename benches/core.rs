@@ -1,1 +1,120 @@
-fn main() {}
+//! Host cost of what happens at `plan` (grouping, the cache) and in a call (checking, patching, a stubbed launch),
+//! beside an empty call.
+
+use std::hint::black_box;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use qsa_group_core::cache::{PlanCache, PlanKey};
+use qsa_group_core::driver::{Kernel, KernelImage, stub};
+use qsa_group_core::group::group;
+use qsa_group_core::inputs::{Admission, LiveInputs, LiveVector};
+use qsa_group_core::launch::{Packed, SCRATCH_WORDS, num_words};
+use qsa_group_core::layout::{Buffer, Device, Field, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout};
+
+const ROWS: u64 = 64;
+
+fn table() -> TableLayout {
+    TableLayout {
+        device: Device::CPU,
+        ptr: 0x1000_0000,
+        slots: ROWS + 1,
+        width: 1 << 18,
+        row_stride: 1 << 18,
+        col_stride: 1,
+        compress_ratio: 4,
+        page_size: 64,
+    }
+}
+
+/// Steps as an engine lays them out: every buffer its own allocation, all steps of a buffer kind near each other.
+fn steps(count: u64) -> Vec<StepLayout> {
+    let layout = |step: u64| {
+        let mut buffers = [None; NUM_FIELDS];
+        for field in Field::ALL {
+            let cols = match field {
+                Field::RingGroupLocs => 4,
+                Field::PageTable => 4096,
+                _ => 1,
+            };
+            let ptr = 0x4000_0000 + (field as u64 * 64 + step) * 0x40_0000;
+            buffers[field as usize] = Some(Buffer { ptr, rows: ROWS, cols, row_stride: cols });
+        }
+        StepLayout { device: Device::CPU, offset: step as i64 + 1, rows: ROWS, buffers }
+    };
+    (0..count).map(layout).collect()
+}
+
+fn inputs() -> LiveInputs {
+    let vector = |ptr| LiveVector { ptr, len: ROWS, stride: 1, wide: true, device: Device::CPU };
+    LiveInputs {
+        seq_lens: vector(0x2000_0000),
+        req_pool_indices: vector(0x2100_0000),
+        extend_lens: None,
+        num_padding: 3,
+    }
+}
+
+fn empty_call(criterion: &mut Criterion) {
+    #[inline(never)]
+    fn empty(value: &LiveInputs) -> &LiveInputs {
+        value
+    }
+    let live = inputs();
+    criterion.bench_function("empty call", |bench| bench.iter(|| black_box(empty(black_box(&live)))));
+}
+
+fn planning(criterion: &mut Criterion) {
+    for count in [2, 8] {
+        let steps = steps(count);
+        criterion.bench_function(&format!("group {count} steps"), |bench| bench.iter(|| group(black_box(&steps))));
+    }
+    let mut cache = PlanCache::new(256);
+    let keys: Vec<PlanKey> = (1..=256)
+        .map(|slots| {
+            let table = TableLayout { slots, ..table() };
+            PlanKey::new(&table, Mode::Decode, Padding::Slot, &steps(2))
+        })
+        .collect();
+    for key in &keys {
+        cache.insert(key.clone(), 0u64, true);
+    }
+    criterion.bench_function("cache hit, 2 steps, 256 plans", |bench| {
+        bench.iter(|| cache.get(black_box(&keys[77])).copied())
+    });
+    let steps = steps(2);
+    let table = table();
+    criterion.bench_function("key of 2 steps", |bench| {
+        bench.iter(|| PlanKey::new(black_box(&table), Mode::Decode, Padding::Slot, black_box(&steps)));
+    });
+}
+
+fn calling(criterion: &mut Criterion) {
+    for count in [2, 7] {
+        let steps = steps(count);
+        let members: Vec<&StepLayout> = steps.iter().collect();
+        let pack =
+            || Packed::new(&table(), Mode::Decode, Padding::Slot, black_box(&members), 0x77, (4, 1), SCRATCH_WORDS);
+        criterion.bench_function(&format!("pack {count} steps"), |bench| bench.iter(pack));
+        let admission = Admission::new(Device::CPU, Mode::Decode, &steps);
+        let live = inputs();
+        criterion.bench_function(&format!("check a call, {count} steps"), |bench| {
+            bench.iter(|| admission.check(black_box(&live)).is_ok() && !admission.overlaps_output(black_box(&live)));
+        });
+        let packed = pack();
+        let num_params = num_words(steps.len(), NUM_FIELDS) + SCRATCH_WORDS;
+        let image = KernelImage {
+            binary: &(num_params as u64).to_ne_bytes(),
+            name: c"stub",
+            num_warps: 4,
+            shared: 0,
+            num_params,
+        };
+        let kernel = Kernel::load(stub::get(stub::Behaviour::Succeed), &image).expect("the stub loads anything");
+        criterion.bench_function(&format!("patch and launch a stub, {count} steps"), |bench| {
+            bench.iter(|| packed.launch(&kernel, black_box(&live), 0).is_ok());
+        });
+    }
+}
+
+criterion_group!(benches, empty_call, planning, calling);
+criterion_main!(benches);

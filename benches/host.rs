@@ -4,9 +4,9 @@
 //! batch and steps vary.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use qsa_group_core::inputs::{LiveInputs, LiveVector};
 use qsa_group_core::layout::{DType, Device, Field, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec};
-use qsa_group_core::refresh::{LiveInputs, refresh};
-use qsa_group_core::view::HostVector;
+use qsa_group_core::refresh::refresh;
 use std::hint::black_box;
 
 const RATIO: usize = 4;
@@ -81,7 +81,7 @@ impl Round {
         let mut vector = |values: Vec<i64>| {
             let ptr = values.as_ptr().expose_provenance() as u64;
             kept.push(values);
-            HostVector { ptr, len: batch as u64, stride: 1, wide: true }
+            LiveVector { ptr, len: batch as u64, stride: 1, wide: true, device: Device::CPU }
         };
         let inputs = LiveInputs {
             seq_lens: vector((0..batch).map(|q| (LIVE - 100 + q * 37 % 200) as i64).collect()),

@@ -269,5 +269,7 @@ class TestRunner:
         assert [segment.label for segment in line.step_by_step.segments] == ["draft 1", "draft 2", "verify", "extend"]
         assert [segment.label for segment in line.grouped.segments] == ["draft 1-2", "verify", "extend"]
         assert (line.step_by_step.launches, line.grouped.launches) == (4, 3)
+        assert line.repeats == 11
+        assert runner.timeline(Round(0.0, [100], [1], [1], []), seconds=0.0).repeats == 1
         for lane in (line.step_by_step, line.grouped):
             assert 0 < lane.p10 <= lane.total <= lane.p90

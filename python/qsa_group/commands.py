@@ -190,7 +190,7 @@ def _result(runner: RoundRunner, traffic: str, run: _Run) -> dict[str, Any]:
 
 def _conclude(runner: RoundRunner, result: dict[str, Any], run: _Run, options: argparse.Namespace) -> int:
     """Measures the timeline, prints the table, and writes the files that were asked for."""
-    timeline = runner.timeline(run.busiest) if run.busiest is not None else None
+    timeline = runner.timeline(run.busiest, seconds=2.0) if run.busiest is not None else None
     result["timeline"] = asdict(timeline) if timeline is not None else None
     print(format_demo(result))
     _write_json(options.json, result)

@@ -43,17 +43,30 @@ _HIGHEST = tl.constexpr((1 << 30) + 1)
 
 
 @triton.jit
-def _load_int(address, index, stride, is_int64, limit):
-    """Element `index` of a live vector, clipped to 31 bits; 0 from `limit` on. `stride` is in bytes.
+def _load_halves(address, index, stride, is_int64, limit):
+    """Both halves of element `index` of a live vector; 0 from `limit` on. `stride` is in bytes.
 
     Its dtype is known at run time only. The low half is read whatever it is, the high half if there is one.
     """
     place = (address + index.to(tl.int64) * stride).to(tl.pointer_type(tl.int32))
     low = tl.load(place, index < limit, other=0)
     high = tl.load(place + 1, index < tl.where(is_int64 != 0, limit, 0), other=0)
-    high = tl.where(is_int64 != 0, high, low >> 31)
+    return low, tl.where(is_int64 != 0, high, low >> 31)
+
+
+@triton.jit
+def _load_clipped(address, index, stride, is_int64, limit):
+    """Element `index` as int32, clipped to `_LOWEST` and `_HIGHEST`."""
+    low, high = _load_halves(address, index, stride, is_int64, limit)
     clipped = tl.where(high == (low >> 31), low, tl.where(high < 0, _LOWEST, _HIGHEST))
     return tl.minimum(tl.maximum(clipped, _LOWEST), _HIGHEST)
+
+
+@triton.jit
+def _load_exact(address, index, stride, is_int64, limit):
+    """Element `index` as int64."""
+    low, high = _load_halves(address, index, stride, is_int64, limit)
+    return (high.to(tl.int64) << 32) | (low.to(tl.int64) & 0xFFFFFFFF)
 
 
 @triton.jit
@@ -73,9 +86,9 @@ def _packed_request(
     negative = row * 0
     for start in range(0, real, SCAN):
         index = start + tl.arange(0, SCAN)
-        length = _load_int(extend_lens, index, extend_stride, flags & _EXTEND_LENS_INT64, real)
+        length = _load_clipped(extend_lens, index, extend_stride, flags & _EXTEND_LENS_INT64, real)
         if flags & _PADDING_BY_SLOT:
-            slots = _load_int(req_pool_indices, index, slot_stride, flags & _REQ_POOL_INDICES_INT64, real)
+            slots = _load_clipped(req_pool_indices, index, slot_stride, flags & _REQ_POOL_INDICES_INT64, real)
             length = tl.where(slots != 0, length, 0)
         negative = tl.maximum(negative, tl.max((length < 0).to(tl.int32), 0))
         length = tl.minimum(tl.maximum(length, 0), ceiling)
@@ -198,19 +211,22 @@ def refresh_kernel(
         request, first, bits = _packed_request(
             row, req_pool_indices, extend_lens, slot_stride, extend_stride, flags, last_real, rows, SCAN
         )
-    base = _load_int(seq_lens, request, seq_stride, flags & _SEQ_LENS_INT64, last_real)
-    slot = _load_int(req_pool_indices, request, slot_stride, flags & _REQ_POOL_INDICES_INT64, last_real)
-    if MODE == DRAFT_EXTEND:
-        extend = _load_int(extend_lens, request, extend_stride, flags & _EXTEND_LENS_INT64, last_real)
+    slot = _load_clipped(req_pool_indices, request, slot_stride, flags & _REQ_POOL_INDICES_INT64, last_real)
 
     # Its length and prefix.
-    length = base
-    prefix = base
-    if MODE == TARGET_VERIFY:
-        length = base + (row - request * window.to(tl.int32)) + 1
-    elif MODE == DRAFT_EXTEND:
-        prefix = tl.maximum(base - tl.maximum(extend, 0), 0)
-        length = tl.minimum(prefix + 1 + (row - first), base)
+    if MODE == DRAFT_EXTEND:
+        # Here a length is a difference of two live values: exact first, clipped after.
+        whole_length = _load_exact(seq_lens, request, seq_stride, flags & _SEQ_LENS_INT64, last_real)
+        extend = _load_exact(extend_lens, request, extend_stride, flags & _EXTEND_LENS_INT64, last_real)
+        whole_length = tl.maximum(whole_length, _LOWEST)
+        before = tl.maximum(whole_length - tl.maximum(extend, 0), 0)
+        prefix = tl.minimum(before, _HIGHEST).to(tl.int32)
+        length = tl.minimum(tl.minimum(before, _HIGHEST) + 1 + (row - first), whole_length).to(tl.int32)
+    else:
+        length = _load_clipped(seq_lens, request, seq_stride, flags & _SEQ_LENS_INT64, last_real)
+        prefix = length
+        if MODE == TARGET_VERIFY:
+            length += row - request * window.to(tl.int32) + 1
     real_row = (request < last_real) & ((slot != 0) | ((flags & _PADDING_BY_SLOT) == 0))
     known_slot = (slot >= 0) & (slot < slots.to(tl.int32))
     # A step is served if its length is from 1 to here.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -173,12 +174,13 @@ class RoundRunner:
                 if status:
                     self._report(1, f"{one.mode}, bucket {bucket}: status {status!r}")
 
-    def timeline(self, item: Round, *, repeats: int = 200) -> Timeline:
+    def timeline(self, item: Round, *, repeats: int = 200, seconds: float = math.inf) -> Timeline:
         """Measures the host time of one round's refreshes, step by step and grouped, turn by turn.
 
         Args:
             item: the round; its pages are written first.
             repeats: how often each way is measured.
+            seconds: stop measuring after so long, with fewer repeats, but with one at least.
         """
         self._write_pages(item.pages)
         lengths, slots, extend = (torch.tensor(v) for v in (item.seq_lens, item.slots, item.extend_lens))
@@ -197,15 +199,19 @@ class RoundRunner:
             "grouped": [(_draft_label(len(steps)), self._plan(self._decode, bucket), live), *tail],
         }
         times: dict[str, list[list[int]]] = {name: [] for name in ways}
-        for turn in range(-10, repeats):
+        stop = time.monotonic() + seconds
+        for turn in range(-min(10, repeats), repeats):
+            if times["grouped"] and time.monotonic() > stop:
+                break
             for name, calls in ways.items():
                 if self.device.type == "cuda":
                     torch.cuda.synchronize(self.device)
                 marks = _timed(calls)
-                if turn >= 0:
-                    times[name].append(marks)
+                if turn == 0:
+                    times[name].clear()  # The turns before were for warming up.
+                times[name].append(marks)
         lanes = {name: _lane(name, calls, times[name]) for name, calls in ways.items()}
-        return Timeline(len(lengths), bucket, repeats, lanes["a launch a step"], lanes["grouped"])
+        return Timeline(len(lengths), bucket, len(times["grouped"]), lanes["a launch a step"], lanes["grouped"])
 
     def summary(self) -> dict[str, Any]:
         """Counts and host times so far, as plain data; times in microseconds."""

@@ -1,6 +1,6 @@
 //! Which steps share a launch, in which order the launches run, and why a step was kept out.
 
-use crate::layout::{Field, MAX_GROUP_STEPS, StepLayout};
+use crate::layout::{ByteRange, Field, MAX_GROUP_STEPS, NUM_FIELDS, StepLayout};
 
 /// Why a step could not join a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,14 +60,13 @@ struct Open {
 pub fn group(steps: &[StepLayout]) -> Grouping {
     let mut open: Vec<Open> = Vec::new();
     let mut splits = Vec::new();
+    let shared_memory = may_share_memory(steps);
     for (index, step) in steps.iter().enumerate() {
         let key = Key::of(step);
         // The last group that holds an earlier step which writes the same memory; the new one must run after it.
-        let conflict = open.iter().enumerate().rev().find_map(|(position, group)| {
-            let found = group.steps.iter().find_map(|&other| Some((other, overlap(step, &steps[other])?)))?;
-            Some((position, found))
-        });
-        let first_allowed = conflict.as_ref().map_or(0, |(position, _)| position + 1);
+        let meets = |group: &Open| group.steps.iter().any(|&other| overlap(step, &steps[other]).is_some());
+        let conflict = if shared_memory { open.iter().rposition(meets) } else { None };
+        let first_allowed = conflict.map_or(0, |position| position + 1);
         let home = open
             .iter()
             .enumerate()
@@ -88,6 +87,17 @@ pub fn group(steps: &[StepLayout]) -> Grouping {
         }
     }
     Grouping { groups: open.into_iter().map(|group| group.steps).collect(), splits }
+}
+
+/// Whether any two buffers might share memory, by one pass over their sorted ranges: almost never, and then no pair
+/// of steps needs a closer look.
+fn may_share_memory(steps: &[StepLayout]) -> bool {
+    let mut ranges: Vec<ByteRange> = Vec::with_capacity(steps.len() * NUM_FIELDS);
+    for step in steps {
+        ranges.extend(step.present().map(|(field, buffer)| buffer.byte_range(&field.dtype())));
+    }
+    ranges.sort_unstable();
+    ranges.windows(2).any(|pair| pair[0].overlaps(&pair[1]))
 }
 
 /// The first pair of buffers of two steps that share memory.

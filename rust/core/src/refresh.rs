@@ -4,21 +4,9 @@
 //! (`Requests::decode`, `Requests::verify`, `Requests::extend`). Whether that can be served (`Asked::serve`) and
 //! what is written for it (`Writer::write`) is the same for every mode.
 
+use crate::inputs::{LiveInputs, LiveVector};
 use crate::layout::{Field, Mode, Padding, StepLayout, TableLayout, status};
-use crate::view::{HostVector, OutputRows, StepRow, TableView, VectorView};
-
-/// What changes from call to call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LiveInputs {
-    /// Length of each request.
-    pub seq_lens: HostVector,
-    /// Request slot of each request.
-    pub req_pool_indices: HostVector,
-    /// Packed rows of each request; read in draft-extend mode only, where a missing one means no rows.
-    pub extend_lens: Option<HostVector>,
-    /// The last so many requests are padding; clamped to the batch.
-    pub num_padding: i64,
-}
+use crate::view::{OutputRows, StepRow, TableView, VectorView};
 
 /// Rebuilds the buffers of the given steps from the live inputs, and returns the bits of [`status`] that apply.
 ///
@@ -131,7 +119,7 @@ impl Requests<'_> {
     /// The inputs must stay readable, and nothing may write to them, while this lives.
     unsafe fn new(inputs: &LiveInputs, mode: Mode, padding: Padding) -> Self {
         // SAFETY: as promised to this function.
-        let view = |vector: &HostVector| unsafe { VectorView::new(vector) };
+        let view = |vector: &LiveVector| unsafe { VectorView::new(vector) };
         let seq_lens = view(&inputs.seq_lens);
         let slots = view(&inputs.req_pool_indices);
         let extend_lens = match mode {

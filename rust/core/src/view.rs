@@ -3,24 +3,12 @@
 //! Everything that the host executor reads or writes goes through these views. The memory of two steps may interleave
 //! (they may be column slices of one tensor), so no view ever forms a slice of more than one row.
 
+use crate::inputs::LiveVector;
 use crate::layout::{Buffer, DType, Field, StepLayout, TableLayout};
 use std::marker::PhantomData;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
-/// A live vector on the host, as plain numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostVector {
-    /// Address of the first element.
-    pub ptr: u64,
-    /// Number of elements.
-    pub len: u64,
-    /// Elements from one to the next; 0 repeats the first.
-    pub stride: u64,
-    /// int64 elements instead of int32.
-    pub wide: bool,
-}
-
-/// Read access to a [`HostVector`], whatever its dtype and stride.
+/// Read access to a [`LiveVector`], whatever its dtype and stride.
 #[derive(Clone, Copy, Debug)]
 pub struct VectorView<'a> {
     base: *const u8,
@@ -36,12 +24,11 @@ impl VectorView<'_> {
     /// # Safety
     /// Every element must be readable for the lifetime of the view, and nothing may write to one in that time. Elements
     /// need not be aligned.
-    pub unsafe fn new(vector: &HostVector) -> Self {
-        let size: u64 = if vector.wide { 8 } else { 4 };
+    pub unsafe fn new(vector: &LiveVector) -> Self {
         VectorView {
             base: with_exposed_provenance(vector.ptr as usize),
             len: vector.len,
-            pitch: (vector.stride * size) as usize,
+            pitch: vector.byte_stride() as usize,
             wide: vector.wide,
             memory: PhantomData,
         }

@@ -5,11 +5,11 @@
 //! tail of a page table shows as well as a wrong value.
 
 use proptest::prelude::*;
+use qsa_group_core::inputs::{LiveInputs, LiveVector};
 use qsa_group_core::layout::{
     DType, Device, Field, MAX_OFFSET, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec, status,
 };
-use qsa_group_core::refresh::{LiveInputs, refresh};
-use qsa_group_core::view::HostVector;
+use qsa_group_core::refresh::refresh;
 use serde_json::Value;
 
 const POISON: u8 = 0x5a;
@@ -46,12 +46,13 @@ impl Live {
         bytes
     }
 
-    fn vector(&self, memory: &[u8]) -> HostVector {
-        HostVector {
+    fn vector(&self, memory: &[u8]) -> LiveVector {
+        LiveVector {
             ptr: memory[self.skew..].as_ptr().expose_provenance() as u64,
             len: self.values.len() as u64,
             stride: self.stride as u64,
             wide: self.wide,
+            device: Device::CPU,
         }
     }
 }

@@ -12,8 +12,7 @@ use qsa_group_core::error::{Error, Place};
 use qsa_group_core::inputs::{Admission, LiveInputs};
 use qsa_group_core::launch::{self, Packed, SCRATCH_WORDS};
 use qsa_group_core::layout::StepLayout;
-use qsa_group_core::refresh::{self, refresh};
-use qsa_group_core::view::HostVector;
+use qsa_group_core::refresh::refresh;
 
 use crate::cache::Counters;
 use crate::errors::Result;
@@ -149,22 +148,10 @@ impl Plan {
     }
 
     fn refresh_on_host(&self, request: &Request, steps: &[&StepLayout], inputs: &LiveInputs) {
-        let host = |vector: &qsa_group_core::inputs::LiveVector| HostVector {
-            ptr: vector.ptr,
-            len: vector.len,
-            stride: vector.stride,
-            wide: vector.wide,
-        };
-        let live = refresh::LiveInputs {
-            seq_lens: host(&inputs.seq_lens),
-            req_pool_indices: host(&inputs.req_pool_indices),
-            extend_lens: inputs.extend_lens.as_ref().map(host),
-            num_padding: inputs.num_padding,
-        };
         // SAFETY: every address comes from a CPU tensor that the plan or the caller keeps alive over this call, with
         // the shapes and strides that torch gave; the admission saw that inputs and outputs do not overlap, or the
         // caller passed snapshots.
-        let bits = unsafe { refresh(&request.table, request.mode, request.padding, steps, &live) };
+        let bits = unsafe { refresh(&request.table, request.mode, request.padding, steps, inputs) };
         if bits != 0 {
             // SAFETY: the status word is an aligned int32 of a tensor that the plan keeps alive.
             unsafe { AtomicI32::from_ptr(self.status as *mut i32) }.fetch_or(bits, Ordering::Relaxed);
