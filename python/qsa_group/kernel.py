@@ -219,9 +219,9 @@ def refresh_kernel(
         whole_length = _load_exact(seq_lens, request, seq_stride, flags & _SEQ_LENS_INT64, last_real)
         extend = _load_exact(extend_lens, request, extend_stride, flags & _EXTEND_LENS_INT64, last_real)
         whole_length = tl.maximum(whole_length, _LOWEST)
-        before = tl.maximum(whole_length - tl.maximum(extend, 0), 0)
-        prefix = tl.minimum(before, _HIGHEST).to(tl.int32)
-        length = tl.minimum(tl.minimum(before, _HIGHEST) + 1 + (row - first), whole_length).to(tl.int32)
+        start = tl.maximum(whole_length - tl.maximum(extend, 0), 0)
+        prefix = tl.minimum(start, _HIGHEST).to(tl.int32)
+        length = tl.minimum(tl.minimum(start, _HIGHEST) + 1 + (row - first), whole_length).to(tl.int32)
     else:
         length = _load_clipped(seq_lens, request, seq_stride, flags & _SEQ_LENS_INT64, last_real)
         prefix = length
