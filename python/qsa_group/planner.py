@@ -51,9 +51,9 @@ class ReplayPlanner:
             raise LayoutError(
                 f"table has type {type(table).__name__}, must be RequestTable; wrap req_to_token in one", field="table"
             )
-        if cache_capacity < 0:
+        if not isinstance(cache_capacity, int) or cache_capacity < 0:
             raise LayoutError(
-                f"cache_capacity has value {cache_capacity}, must be at least 0; pass 0 to keep no plan",
+                f"cache_capacity has value {cache_capacity!r}, must be an int of at least 0; pass 0 to keep no plan",
                 field="cache_capacity",
             )
         self.table = table
@@ -89,6 +89,11 @@ class ReplayPlanner:
             CapacityError: a bucket of more rows than can be served.
             UnsupportedError: no kernel can be had here, or it is not loaded yet and a capture is on.
         """
+        if not isinstance(steps, Iterable):
+            raise LayoutError(
+                f"steps has type {type(steps).__name__}, must be a sequence of StepBuffers; pass one a step",
+                field="steps",
+            )
         planned = tuple(steps)
         for index, step in enumerate(planned):
             if not isinstance(step, StepBuffers):
@@ -191,7 +196,6 @@ class ReplayPlanner:
         ]
         blueprint = Blueprint(
             request=request,
-            cache=self._cache,
             table=self.table,
             steps=steps,
             mode=mode,
@@ -204,26 +208,26 @@ class ReplayPlanner:
         )
         if self.backend == "host":
             if self.table.device.type == "cpu":
-                return ReplayPlan(blueprint)
+                return ReplayPlan(blueprint, self._cache)
             blueprint.kernels = []
             blueprint.fallbacks.append(f"tensors on {self.table.device} are staged through the host")
-            return StagedPlan(blueprint)
+            return StagedPlan(blueprint, self._cache)
         blueprint.variants = [
             self._variant(mode, len(group), tuple(buffers), shape)
             for group, buffers, shape in zip(request.groups, request.group_buffers, cuts, strict=True)
         ]
         blueprint.kernels = []
         if launchers.interpreting() and self._driver == "cuda":
-            return TritonPlan(blueprint)
+            return TritonPlan(blueprint, self._cache)
         loaded = [launchers.load_kernel(variant, self.table.device, self._driver) for variant in blueprint.variants]
         blueprint.compiled = [compiled for compiled, _ in loaded]
         if self.backend == "direct":
             refused = self._refusal(blueprint, [kernel for _, kernel in loaded])
             if refused is None:
-                return ReplayPlan(blueprint)
+                return ReplayPlan(blueprint, self._cache)
             blueprint.backend = "triton"
             blueprint.fallbacks.append(f"not started directly but by Triton's launcher: {refused}")
-        return TritonPlan(blueprint)
+        return TritonPlan(blueprint, self._cache)
 
     def _refusal(self, blueprint: Blueprint, kernels: list[_core.Kernel | str]) -> str | None:
         """Makes a blueprint direct, or says why it cannot be."""

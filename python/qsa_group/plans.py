@@ -58,7 +58,6 @@ class Blueprint:
     """What a plan is made from."""
 
     request: _core.Request
-    cache: _core.Cache
     table: RequestTable
     steps: tuple[StepBuffers, ...]
     mode: str
@@ -88,19 +87,21 @@ class ReplayPlan(_core.Plan):
         status_word: [1] int32 on the plan's device, or-ed by every run; see `status`.
     """
 
-    def __new__(cls, blueprint: Blueprint) -> Self:
+    def __new__(cls, blueprint: Blueprint, cache: _core.Cache) -> Self:
         """Made by `ReplayPlanner.plan` alone."""
         return super().__new__(
             cls,
             blueprint.request,
-            blueprint.cache,
+            cache,
             blueprint.status_word.data_ptr(),
             [(shape.splits, shape.shares) for shape in blueprint.shapes],
             blueprint.kernels,
             blueprint.hooks,
         )
 
-    def __init__(self, blueprint: Blueprint) -> None:
+    def __init__(self, blueprint: Blueprint, cache: _core.Cache) -> None:
+        # The cache holds the plan, so the plan must not hold the cache.
+        del cache
         self._blueprint = blueprint
         self.backend = blueprint.backend
         self.mode = blueprint.mode
@@ -260,8 +261,8 @@ class TritonPlan(PythonPlan):
 class StagedPlan(PythonPlan):
     """Run on the host for tensors that are not: copies in, refreshes, copies out. Slow, synchronous, and right."""
 
-    def __init__(self, blueprint: Blueprint) -> None:
-        super().__init__(blueprint)
+    def __init__(self, blueprint: Blueprint, cache: _core.Cache) -> None:
+        super().__init__(blueprint, cache)
         from .layouts import RequestTable, StepBuffers
         from .planner import ReplayPlanner
 

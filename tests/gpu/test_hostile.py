@@ -10,60 +10,20 @@ import os
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import oracle
 from arena import Arena
-from cases import random_table
-from oracle import MODES, Round
+from hostile import PAGE, RATIO, WIDTH, hostile_round, status_bits
+from oracle import MODES
 from qsa_group import StepBuffers
-from strategies import HOSTILE_EXTENDS, HOSTILE_LENGTHS, HOSTILE_SLOTS, INT32_MAX, Inputs, clip
+from strategies import Inputs, clip
 from support import Backend, Harness, live_inputs, mode_arguments, planner_of, refresh_once
 
 SHORT = os.environ.get("QSA_GROUP_SANITIZER") == "1"
-SLOTS, WIDTH, PAGE, RATIO = 6, 136, 16, 4
 DTYPES = [(torch.int64, torch.int64)] if SHORT else list(product((torch.int64, torch.int32), repeat=2))
 FORMS = ["strided"] if SHORT else ["contiguous", "shifted", "strided"]
-
-
-def table() -> np.ndarray:
-    """A table with entries that were never allocated."""
-    rng = np.random.default_rng(13)
-    tokens = random_table(rng, SLOTS, WIDTH, PAGE)
-    tokens[rng.random(tokens.shape) < 0.2] = -1
-    tokens[rng.random(tokens.shape) < 0.05] = INT32_MAX
-    return tokens
-
-
-def hostile_round(mode: str, how: Inputs) -> Round:
-    """Every hostile length with every hostile slot, among good ones."""
-    lengths = [*HOSTILE_LENGTHS, WIDTH - 2, WIDTH - 1, WIDTH, WIDTH + 1, WIDTH + 3, 1, 5, 64]
-    slots = [*HOSTILE_SLOTS, SLOTS, SLOTS - 1, 0, 2]
-    if mode == "draft_extend":
-        extends = [*HOSTILE_EXTENDS, 0, 1, 2, 5]
-        triples = [(n, r, e) for n, r, e in product(lengths, slots[-4:], extends) if e < 1000]
-        triples += [(5, 2, 10), (7, 1, 1000), (9, 1, 2**62), (3, 3, -1)]
-    else:
-        triples = [(n, r, 0) for n, r in product(lengths, slots)]
-    window = 3
-    batch = len(triples)
-    rows = {"decode": batch + 3, "target_verify": batch * window + 3}.get(
-        mode, sum(max(e, 0) for n, r, e in triples if e < 1000) + 20
-    )
-    return Round(
-        table(),
-        clip([n for n, _, _ in triples], how.lens_dtype),
-        clip([r for _, r, _ in triples], how.slot_dtype),
-        rows=rows,
-        ratio=RATIO,
-        page=PAGE,
-        mode=mode,
-        offsets=[1, 2, 3] if mode == "decode" else [1],
-        draft_token_num=window if mode == "target_verify" else None,
-        extend_lens=clip([e for _, _, e in triples], how.extend_dtype) if mode == "draft_extend" else None,
-    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -75,11 +35,7 @@ def test_every_hostile_number_with_every_other(
     how = Inputs(lens_dtype, slot_dtype, lens_dtype, form, form, form)
     round_ = hostile_round(mode, how)
     harness = refresh_once(gpu_backend, round_, how, page_gap=1, shift=1)
-    bits = {
-        "decode": oracle.SLOT_OUT_OF_TABLE | oracle.LENGTH_NOT_POSITIVE | oracle.LENGTH_EXCEEDS_TABLE,
-        "target_verify": oracle.SLOT_OUT_OF_TABLE | oracle.LENGTH_NOT_POSITIVE | oracle.LENGTH_EXCEEDS_TABLE,
-        "draft_extend": 31,
-    }[mode]
+    bits = status_bits(mode)
     assert int(harness.plan.status()) == bits
     assert int(harness.plan.status_word.cpu()) == bits
 

@@ -21,7 +21,7 @@ impl PlanKey {
         let mut words = Vec::with_capacity(TABLE_WORDS + 2 + steps.len() * STEP_WORDS);
         words.extend([
             table.ptr,
-            table.device.kind as u64,
+            table.device.kind.code(),
             table.device.index as u64,
             table.slots,
             table.width,

@@ -127,8 +127,29 @@ pub enum DeviceKind {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
-    /// Another accelerator.
-    Other,
+    /// Anything else, by torch's name for it; nothing runs there.
+    Other(&'static str),
+}
+
+impl DeviceKind {
+    /// The kind by torch's name for it.
+    pub fn parse(name: &str) -> DeviceKind {
+        const KNOWN: [&str; 7] = ["meta", "xpu", "mps", "hpu", "npu", "xla", "privateuseone"];
+        match name {
+            "cpu" => DeviceKind::Cpu,
+            "cuda" => DeviceKind::Cuda,
+            _ => DeviceKind::Other(KNOWN.into_iter().find(|&known| known == name).unwrap_or("other")),
+        }
+    }
+
+    /// A number for each kind that plans can be made for.
+    pub const fn code(self) -> u64 {
+        match self {
+            DeviceKind::Cpu => 0,
+            DeviceKind::Cuda => 1,
+            DeviceKind::Other(_) => 2,
+        }
+    }
 }
 
 /// A device that tensors live on.
@@ -150,7 +171,7 @@ impl std::fmt::Display for Device {
         match self.kind {
             DeviceKind::Cpu => f.write_str("cpu"),
             DeviceKind::Cuda => write!(f, "cuda:{}", self.index),
-            DeviceKind::Other => write!(f, "other:{}", self.index),
+            DeviceKind::Other(name) => write!(f, "{name}:{}", self.index),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! A request table and a plan request: validated once, then immutable.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyInt, PyList, PyTuple};
 use qsa_group_core::cache::PlanKey;
 use qsa_group_core::error::{Error, Place};
 use qsa_group_core::group::{Grouping, group};
-use qsa_group_core::layout::{Field, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec};
+use qsa_group_core::layout::{Field, MAX_OFFSET, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec};
 
 use crate::errors::Result;
 use crate::tensor;
@@ -67,12 +67,17 @@ fn step_layout(index: usize, step: &Bound<'_, PyAny>, table: &TableLayout) -> Re
         }
     }
     let offset = step.getattr("offset")?;
-    let offset = offset.extract().map_err(|_| Error::Layout {
-        place: Place::Step { step: index, name: "offset" },
-        what: "type",
-        given: offset.get_type().to_string(),
-        wanted: "int".to_string(),
-        remedy: "pass the tokens that the step adds to a request, usually step + 1",
+    let offset = offset.extract().map_err(|_| {
+        // An int that is out of range is shown; of anything else, the type.
+        let text =
+            if offset.is_instance_of::<PyInt>() { ("value", offset.str()) } else { ("type", offset.get_type().name()) };
+        Error::Layout {
+            place: Place::Step { step: index, name: "offset" },
+            what: text.0,
+            given: text.1.map_or_else(|_| "unknown".to_string(), |text| text.to_string()),
+            wanted: format!("an int from 0 to {MAX_OFFSET}"),
+            remedy: "pass the tokens that the step adds to a request, usually step + 1",
+        }
     })?;
     Ok(StepLayout::new(index, offset, &specs, table)?)
 }

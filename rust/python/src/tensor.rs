@@ -101,20 +101,45 @@ fn not_a_tensor(object: &Bound<'_, PyAny>, place: Place) -> Error {
 fn device_of(tensor: &Bound<'_, PyAny>) -> PyResult<Device> {
     let device = tensor.getattr("device")?;
     let index: Option<i32> = device.getattr("index")?.extract()?;
-    let kind = match device.getattr("type")?.extract::<&str>()? {
-        "cpu" => DeviceKind::Cpu,
-        "cuda" => DeviceKind::Cuda,
-        _ => DeviceKind::Other,
-    };
+    let kind = DeviceKind::parse(device.getattr("type")?.extract()?);
     Ok(Device { kind, index: index.unwrap_or(0) })
 }
 
 /// A tensor as plain numbers.
 pub fn spec(object: &Bound<'_, PyAny>, place: Place) -> Result<TensorSpec> {
     let py = object.py();
-    if !is_tensor(py, torch(py)?, object) {
+    let torch = torch(py)?;
+    if !is_tensor(py, torch, object) {
         return Err(not_a_tensor(object, place).into());
     }
+    match torch.exchange.and_then(|api| spec_by_exchange(api, object)) {
+        Some(spec) => Ok(spec),
+        None => spec_by_attributes(object, place),
+    }
+}
+
+/// None for anything out of the ordinary, which the slower route puts into words.
+fn spec_by_exchange(api: &ExchangeApi, object: &Bound<'_, PyAny>) -> Option<TensorSpec> {
+    let tensor = exchange(api, object)?;
+    let rank = usize::try_from(tensor.ndim).ok()?;
+    let dtype = if tensor.is_wide()? { DType::Int64 } else { DType::Int32 };
+    if rank == 0 || tensor.strides.is_null() {
+        return None;
+    }
+    // SAFETY: shape and strides have `ndim` entries each and live as long as the tensor.
+    let (shape, strides) =
+        unsafe { (std::slice::from_raw_parts(tensor.shape, rank), std::slice::from_raw_parts(tensor.strides, rank)) };
+    let numbers = |values: &[i64]| values.iter().map(|&value| value as u64).collect();
+    Some(TensorSpec {
+        ptr: tensor.address(),
+        dtype,
+        device: tensor.device()?,
+        shape: numbers(shape),
+        strides: numbers(strides),
+    })
+}
+
+fn spec_by_attributes(object: &Bound<'_, PyAny>, place: Place) -> Result<TensorSpec> {
     let layout = object.getattr("layout")?.str()?.to_string();
     if layout != "torch.strided" {
         return Err(Error::Layout {
@@ -149,50 +174,75 @@ pub fn live(object: &Bound<'_, PyAny>, name: &'static str) -> Result<LiveVector>
     if !is_tensor(py, torch, object) {
         return Err(not_a_tensor(object, Place::Argument(name)).into());
     }
-    match torch.exchange {
-        Some(api) => live_by_exchange(api, object, name),
+    match torch.exchange.and_then(|api| live_by_exchange(api, object)) {
+        Some(vector) => Ok(vector),
         None => live_by_attributes(object, name),
     }
 }
 
+impl DlTensor {
+    /// Whether the elements are int64 rather than int32; None for any other type.
+    #[inline]
+    fn is_wide(&self) -> Option<bool> {
+        match (self.code, self.bits, self.lanes) {
+            (DL_INT, 32, 1) => Some(false),
+            (DL_INT, 64, 1) => Some(true),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn device(&self) -> Option<Device> {
+        match self.device_type {
+            DL_CPU | DL_CUDA_HOST => Some(Device::CPU),
+            DL_CUDA => Some(Device { kind: DeviceKind::Cuda, index: self.device_id }),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn address(&self) -> u64 {
+        self.data as u64 + self.byte_offset
+    }
+}
+
+/// What torch tells of a tensor; None if it cannot (a meta or sparse tensor).
 #[inline]
-fn live_by_exchange(api: &ExchangeApi, object: &Bound<'_, PyAny>, name: &'static str) -> Result<LiveVector> {
-    let read = api.dltensor_from_py_object.expect("checked when the table was found");
+fn exchange(api: &ExchangeApi, object: &Bound<'_, PyAny>) -> Option<DlTensor> {
+    let read = api.dltensor_from_py_object?;
     let mut tensor = std::mem::MaybeUninit::<DlTensor>::uninit();
     // SAFETY: the object is a torch.Tensor, and torch fills the struct unless it reports an error.
     if unsafe { read(object.as_ptr().cast(), tensor.as_mut_ptr()) } != 0 {
-        return Err(PyErr::fetch(object.py()).into());
+        // The slower route says what is wrong; torch's own error is not raised twice.
+        drop(PyErr::take(object.py()));
+        return None;
     }
     // SAFETY: filled by the call above.
-    let tensor = unsafe { tensor.assume_init() };
-    let wide = match (tensor.code, tensor.bits, tensor.lanes) {
-        (DL_INT, 32, 1) => false,
-        (DL_INT, 64, 1) => true,
-        _ => return live_by_attributes(object, name),
-    };
+    Some(unsafe { tensor.assume_init() })
+}
+
+/// None for anything out of the ordinary, which the slower route puts into words.
+#[inline]
+fn live_by_exchange(api: &ExchangeApi, object: &Bound<'_, PyAny>) -> Option<LiveVector> {
+    let tensor = exchange(api, object)?;
     if tensor.ndim != 1 {
-        return live_by_attributes(object, name);
+        return None;
     }
     // SAFETY: shape and strides have ndim = 1 entries and live as long as the tensor; a null `strides` means compact.
     let (len, stride) = unsafe { (*tensor.shape, if tensor.strides.is_null() { 1 } else { *tensor.strides }) };
-    let device = match tensor.device_type {
-        DL_CPU | DL_CUDA_HOST => Device::CPU,
-        DL_CUDA => Device { kind: DeviceKind::Cuda, index: tensor.device_id },
-        _ => Device { kind: DeviceKind::Other, index: tensor.device_id },
-    };
-    Ok(LiveVector {
-        ptr: tensor.data as u64 + tensor.byte_offset,
+    Some(LiveVector {
+        ptr: tensor.address(),
         len: len as u64,
         stride: stride as u64,
-        wide,
-        device,
+        wide: tensor.is_wide()?,
+        device: tensor.device()?,
     })
 }
 
 /// The slower route, which every torch has, and which words what is wrong with a tensor.
 fn live_by_attributes(object: &Bound<'_, PyAny>, name: &'static str) -> Result<LiveVector> {
     let place = Place::Argument(name);
-    let spec = spec(object, place)?;
+    let spec = spec_by_attributes(object, place)?;
     let wide = match &spec.dtype {
         DType::Int32 => false,
         DType::Int64 => true,
