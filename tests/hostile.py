@@ -23,16 +23,20 @@ def table() -> np.ndarray:
     return tokens
 
 
-def hostile_round(mode: str, how: Inputs) -> Round:
-    """Every hostile length with every hostile slot, among good ones."""
+def hostile_round(mode: str, how: Inputs, *, full: bool = True) -> Round:
+    """Every hostile length with every hostile slot, among good ones; or, not in full, each with a few others."""
     lengths = [*HOSTILE_LENGTHS, WIDTH - 2, WIDTH - 1, WIDTH, WIDTH + 1, WIDTH + 3, 1, 5, 64]
     slots = [*HOSTILE_SLOTS, SLOTS, SLOTS - 1, 0, 2]
+    triples: list[tuple[int, int, int]]
     if mode == "draft_extend":
-        extends = [*HOSTILE_EXTENDS, 0, 1, 2, 5]
-        triples = [(n, r, e) for n, r, e in product(lengths, slots[-4:], extends) if e < 1000]
+        extends = [e for e in (*HOSTILE_EXTENDS, 0, 1, 2, 5) if e < 1000] if full else [-1, 5]
+        triples = list(product(lengths, slots[-4:] if full else [2], extends))
+        triples += [(9, r, 2) for r in slots]
         triples += [(5, 2, 10), (7, 1, 1000), (9, 1, 2**62), (3, 3, -1)]
-    else:
+    elif full:
         triples = [(n, r, 0) for n, r in product(lengths, slots)]
+    else:
+        triples = [(n, 2, 0) for n in lengths] + [(n, r, 0) for n, r in product((5, WIDTH + 1), slots)]
     window = 3
     batch = len(triples)
     rows = {"decode": batch + 3, "target_verify": batch * window + 3}.get(

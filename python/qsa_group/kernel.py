@@ -198,7 +198,7 @@ def refresh_kernel(
     # The steps of this program: from `begin` to before `finish`.
     share = tl.cdiv(len(offsets), tl.num_programs(2))
     begin = tl.program_id(2) * share
-    finish = begin + share
+    finish = tl.minimum(begin + share, len(offsets))
     last_real = real.to(tl.int32)
     end = width.to(tl.int32)
 

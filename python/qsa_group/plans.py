@@ -316,11 +316,15 @@ class StagedPlan(PythonPlan):
         num_padding: int,
         extend_lens: torch.Tensor | None,
     ) -> None:
-        inner = self._inner[step]
+        inner, mirrors = self._inner[step], self._mirrors[step]
+        if "page_table" in mirrors:
+            mirrors["page_table"].fill_(-1)
         extend = None if extend_lens is None else extend_lens.cpu()
         inner.run(seq_lens.cpu(), req_pool_indices.cpu(), num_padding, extend)
         for name, buffer in present(self.steps[step]):
-            buffer.copy_(self._mirrors[step][name])
+            fresh = mirrors[name].to(buffer.device)
+            # What the refresh left out of a page table stays as it is.
+            buffer.copy_(fresh if name != "page_table" else torch.where(fresh < 0, buffer, fresh))
         status = int(inner.status())
         if status:
             self.status_word.bitwise_or_(status)

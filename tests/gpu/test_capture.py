@@ -149,7 +149,8 @@ def test_graph_of_a_dropped_plan_still_replays(gpu_backend: Backend) -> None:
     """Whoever keeps the plan keeps the graph's memory."""
     round_ = round_in("decode")
     harness = Harness(gpu_backend, round_)
-    graph = recorded(harness.plan, live_inputs(round_, gpu_backend.device))
+    arguments = live_inputs(round_, gpu_backend.device)  # the graph reads them, so they are kept
+    graph = recorded(harness.plan, arguments)
     harness.planner.drop(harness.plan)
     other = Harness(gpu_backend, round_, planner=harness.planner)
     other.refresh()

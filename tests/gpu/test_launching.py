@@ -91,7 +91,8 @@ def test_nothing_is_compiled_after_planning(gpu_backend: Backend) -> None:
                     harness.plan.run(lens, slots, num_padding)
         torch.cuda.synchronize()
         assert seen == []
-        Harness(gpu_backend, ROUND.but(ratio=64, rows=5))
+        # A ratio of each backend's own: what one has compiled, the other finds.
+        Harness(gpu_backend, ROUND.but(ratio={"triton": 64, "direct": 32}[gpu_backend.name], rows=5))
         assert seen, "the listener has to hear of a new layout"
     finally:
         knobs.compilation.listener = listener

@@ -24,7 +24,7 @@ from sglang_harness import (
     random_batch,
 )
 
-from qsa_group.errors import PlanChangedError
+from qsa_group.errors import PlanChangedError, UnsupportedError
 from qsa_group.sglang import refresh
 from qsa_group.sglang.bridge import ALL_BUFFERS, buffer
 
@@ -238,6 +238,22 @@ def test_several_graphs_of_one_bucket(pair: Any, plugin: Any, phase: str) -> Non
     for each in (runner, other):
         each.capture(*BUCKETS)
     assert state(runner.backend).buckets[phase][4].recorded
+    some_rounds(ours, theirs)
+
+
+def test_graph_from_before_a_bucket_could_be_planned(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pair(phases=("draft",))
+    backend = ours.draft.backend
+    backend.init_cuda_graph_state(8, 8)
+    theirs.draft.backend.init_cuda_graph_state(8, 8)
+    with monkeypatch.context() as broken:
+        broken.setattr(refresh, "request_table", lambda *_: (_ for _ in ()).throw(UnsupportedError("not yet")))
+        ours.draft.capture(*BUCKETS)
+    assert not state(backend).buckets["draft"]
+    for engine in (ours, theirs):
+        engine.capture(*BUCKETS)
+    # The graphs from before may still be replayed, and hold no refresh.
+    assert not any(bucket.recorded for bucket in state(backend).buckets["draft"].values())
     some_rounds(ours, theirs)
 
 

@@ -161,3 +161,16 @@ rest = [p for p in importlib.metadata.entry_points(group="sglang.srt.plugins") i
     if gone["rest"]:
         pytest.skip("the package itself is installed here, so its own entry point remains")
     assert gone == {"depths": None, "warnings": [], "loader": [], "imported": False, "rest": 0}
+
+
+def test_the_wheel_owns_nothing_outside_itself() -> None:
+    """So that its removal removes everything: no .pth file, nothing in SGLang's folder."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        files = distribution("qsa-group").files or []
+    except PackageNotFoundError:
+        pytest.skip("the package is not installed as a wheel here")
+    assert files
+    tops = {next(part for part in file.parts if part != "..") for file in files}
+    assert all(top.startswith(("qsa_group", "bin")) for top in tops), tops

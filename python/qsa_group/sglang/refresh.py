@@ -112,7 +112,7 @@ class Bucket:
         of them are then replayed under one key. The bucket counts as recorded only if all of them hold the refresh.
         """
         self.bound |= older.bound
-        self.tainted = older.inputs is not None and (older.tainted or not older.recorded)
+        self.tainted = older.tainted or not older.recorded
 
     def record(self, forward_batch: Any) -> None:
         """Called where what is launched becomes part of the graph, if a capture is on."""
@@ -263,6 +263,7 @@ class State:
         self.buckets: dict[str, dict[int, Bucket]] = {"draft": {}, "verify": {}, "extend": {}}
         self.retired: dict[tuple[str, int], Bucket] = {}
         self._planners: dict[tuple[int, ...], ReplayPlanner] = {}
+        self._declined: set[tuple[str, int]] = set()
         # A planner's cache holds plans, which hold the cache: without this they would wait for the garbage collector,
         # which engines freeze.
         weakref.finalize(self, _forget_plans, self._planners).atexit = False
@@ -273,6 +274,7 @@ class State:
             for size, bucket in buckets.items():
                 self.retired[phase, size] = bucket
             buckets.clear()
+        self._declined.clear()
         _forget_plans(self._planners)
 
     def close(self) -> None:
@@ -292,10 +294,13 @@ class State:
             say_once(f"left to SGLang: {phase} graphs: {kind}: {error}", key=f"{phase} {kind}")
             bucket = None
         if bucket is None:
+            self._declined.add((phase, size))
             COUNTS.declined += 1
             return
         if older is not None:
             bucket.follow(older)
+        # A graph of this bucket that was captured while it was SGLang's holds no refresh.
+        bucket.tainted |= (phase, size) in self._declined
         self.buckets[phase][size] = bucket
         COUNTS.captures += 1
         logger.debug("planned %s bucket %d: %s", phase, size, [plan.explain() for plan, _ in bucket.plans])
