@@ -18,8 +18,8 @@ def table() -> np.ndarray:
     """A table with entries that were never allocated."""
     rng = np.random.default_rng(13)
     tokens = random_table(rng, SLOTS, WIDTH, PAGE)
-    tokens[rng.random(tokens.shape) < 0.2] = -1
-    tokens[rng.random(tokens.shape) < 0.05] = INT32_MAX
+    spoilt = rng.random(tokens.shape) < 0.25
+    tokens[spoilt] = rng.choice([-1, -70, -(2**31), INT32_MAX], int(spoilt.sum()))
     return tokens
 
 

@@ -155,6 +155,43 @@ def test_garbage_in_the_table_past_each_length(backend: Backend, mode: str) -> N
     assert column(harness, "write_locs")[real:] == [0] * (16 - real)
 
 
+@pytest.mark.parametrize("entry", [-1, -4, -65, -(2**31)])
+def test_negative_table_entries_count_as_zero(backend: Backend, entry: int) -> None:
+    """Report 11, where such an entry is reached: by a write, by a live page, and by an inert row."""
+    tokens = table(3, 256)
+    tokens[1] = tokens[0] = entry
+    round_ = Round(tokens, [63, 200, 9999], [1, 1, 2], rows=4)
+    harness = refresh_once(backend, round_)
+    assert column(harness, "write_locs") == [0, 0, 0, 0]
+    assert harness.arena.region("page_table")[0, 1].tolist() == [0, 0, 0, 0]
+    assert harness.arena.region("page_table")[0, 2:, 0].tolist() == [0, 0]
+    refresh_once(backend, round_.but(ratio=1))
+
+
+def test_slot_zero_is_a_slot_unless_it_means_padding(backend: Backend) -> None:
+    """The padding rule decides, not the number."""
+    counted = Round(table(3, 256), [63, 200], [0, 1], rows=3)
+    assert column(refresh_once(backend, counted), "sequence_lengths") == [64, 201, 1]
+    assert column(refresh_once(backend, counted.but(padding="slot")), "sequence_lengths") == [1, 201, 1]
+
+
+@pytest.mark.parametrize("mode", oracle.MODES)
+def test_slots_and_lengths_at_both_ends_of_the_table(backend: Backend, mode: str) -> None:
+    """Report 2. The last slot and the full width are served, one more is not."""
+    round_ = Round(
+        table(4, 64),
+        [20, 20, 20, 64, 63, 62, 61],
+        [3, 4, -1, 1, 2, 3, 0],
+        rows=14,
+        mode=mode,
+        offsets=[0, 1, 2] if mode == "decode" else [1],
+        draft_token_num=2 if mode == "target_verify" else None,
+        extend_lens=[1, 1, 1, 2, 2, 2, 2] if mode == "draft_extend" else None,
+    )
+    harness = refresh_once(backend, round_)
+    assert int(harness.plan.status()) & oracle.SLOT_OUT_OF_TABLE
+
+
 def test_page_table_narrower_than_the_draft_reaches(backend: Backend) -> None:
     """Report 13. The draft crosses into a page for which the buffer has no column."""
     for max_pages in (3, 2, 1):
