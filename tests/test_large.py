@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+import oracle
 from cases import random_table
 from oracle import Round
 from strategies import INT32_MAX, Inputs
-from support import Backend, refresh_once
+from support import Backend, Harness, refresh_once
 
 SOME_PAGES = [255, 256, 257, 1023, 1025, 2100]
 """Around the kernel's blocks of 256 entries, and around four programs a row."""
@@ -67,6 +68,32 @@ def test_extend_lengths_that_overflow_any_sum(backend: Backend, first: int) -> N
     )
     dtype = torch.int64 if first > INT32_MAX else torch.int32
     refresh_once(backend, round_, Inputs(extend_dtype=dtype))
+
+
+def test_sums_of_extend_lengths_in_a_bucket_of_a_million_rows(backend: Backend) -> None:
+    """Even clipped to the bucket, the lengths of a few thousand requests add up to more than 31 bits."""
+    if backend == Backend("triton", "cpu"):
+        pytest.skip("a million rows take the interpreter an hour")
+    rows = 1 << 20
+    extends = [5, *[0] * 1023, *[INT32_MAX] * 3072]
+    round_ = Round(
+        random_table(np.random.default_rng(1), 3, 64, 64),
+        [20] * len(extends),
+        [1 if q < 1024 else 2 for q in range(len(extends))],
+        rows=rows,
+        mode="draft_extend",
+        extend_lens=extends,
+    )
+    harness = Harness(backend, round_, fields=["sequence_lengths", "row_req_pool_indices", "prefix_lengths"])
+    harness.run()
+    wanted = harness.arena.fresh()
+    rest = torch.arange(1, rows - 4, dtype=torch.int32).clamp(max=20)
+    wanted.region("sequence_lengths")[0].copy_(torch.cat([torch.arange(16, 21, dtype=torch.int32), rest]))
+    wanted.region("row_req_pool_indices")[0].fill_(2)[:5] = 1
+    wanted.region("prefix_lengths")[0].fill_(0)[:5] = 15
+    difference = harness.arena.difference(wanted)
+    assert difference is None, difference
+    assert int(harness.plan.status()) == oracle.ROWS_EXCEED_BUCKET
 
 
 @pytest.mark.parametrize("length", [2**31 + 5, 2**32 + 3, 2**62])

@@ -3,7 +3,7 @@
 from typing import Any, final
 
 import torch
-from typing_extensions import Self
+from typing_extensions import Self, disjoint_base
 
 __version__: str
 
@@ -82,6 +82,7 @@ class Cache:
     def clear(self) -> list[Any]: ...
     def stats(self) -> dict[str, int]: ...
 
+@disjoint_base
 class Plan:
     """The core of a plan: the hot call."""
 

@@ -96,8 +96,14 @@ def _init_state(original: Original, self: Any, max_bs: int, max_num_tokens: int)
 def _draft_out_graph(original: Original, self: Any, forward_batch: Any, in_capture: bool = False) -> None:
     if in_capture:
         _capture(original, self, "draft", _draft_mode, forward_batch)
-    else:
-        _replay(original, self, "draft", forward_batch)
+        return
+    # As `_replay`, spelt out here: a replay is called once a round, and a call of Python is a good part of it.
+    state = self.__dict__.get(ATTRIBUTE)
+    if state is None:
+        original(self, forward_batch)
+    elif not state.replay("draft", self, forward_batch, original):
+        COUNTS.sglang += 1
+        original(self, forward_batch)
 
 
 def _backend_out_graph(original: Original, self: Any, forward_batch: Any, in_capture: bool = False) -> None:

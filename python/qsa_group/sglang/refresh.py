@@ -144,8 +144,10 @@ class Bucket:
         if self.recorded:
             # A draft batch that fills its bucket is handed over as it is, after it was copied to where the graph reads;
             # see `fixed_inputs`.
-            if not is_draft or _padding(forward_batch):
-                self._check_addresses(forward_batch)
+            if not is_draft:
+                self._check_addresses(_addresses(self.phase, forward_batch))
+            elif getattr(forward_batch, "num_padding", None):
+                self._check_addresses((forward_batch.seq_lens.data_ptr(), forward_batch.req_pool_indices.data_ptr(), 0))
             COUNTS.recorded += 1
         elif is_draft:
             self._run(forward_batch.seq_lens, forward_batch.req_pool_indices, _padding(forward_batch), None)
@@ -161,9 +163,8 @@ class Bucket:
             owner.forward_metadata = self.metadata[0]
         return True
 
-    def _check_addresses(self, forward_batch: Any) -> None:
+    def _check_addresses(self, given: tuple[int, int, int]) -> None:
         """Refuses tensors that no recorded refresh reads: the graph would go by values that nobody vouches for."""
-        given = _addresses(self.phase, forward_batch)
         if given not in self.bound:
             raise PlanChangedError(
                 f"the {self.phase} graph of batch size {self.batch_size} refreshes itself from the buffers of its "

@@ -3,6 +3,8 @@
 //! Every kernel parameter is 8 bytes, so a group's arguments are one array of words. The order here is the order of
 //! the kernel's signature in `kernel.py`: the live words first, then the fixed ones, then each buffer of every step.
 
+use std::mem::MaybeUninit;
+
 use crate::driver::{Handle, Kernel, LaunchShape};
 use crate::error::Result;
 use crate::inputs::LiveInputs;
@@ -91,9 +93,14 @@ impl Packed {
 
     /// The words of a call, in the kernel's order, scratch included.
     #[inline]
-    fn patched<'a>(&self, inputs: &LiveInputs, words: &'a mut [u64; MAX_WORDS]) -> &'a mut [u64] {
-        let words = &mut words[..self.words.len()];
-        words.copy_from_slice(&self.words);
+    fn patched<'a>(&self, inputs: &LiveInputs, place: &'a mut [MaybeUninit<u64>; MAX_WORDS]) -> &'a mut [u64] {
+        let place = &mut place[..self.words.len()];
+        for (slot, &word) in place.iter_mut().zip(&self.words) {
+            slot.write(word);
+        }
+        // SAFETY: every slot of the slice has just been written. Clearing all of `place` first would take as long as
+        // all else that is done here.
+        let words = unsafe { &mut *(std::ptr::from_mut(place) as *mut [u64]) };
         let (lens, slots) = (&inputs.seq_lens, &inputs.req_pool_indices);
         // A kernel without extend lengths never reads them; the lengths stand in so that the address is a real one.
         let extend = inputs.extend_lens.as_ref().unwrap_or(lens);
@@ -112,7 +119,7 @@ impl Packed {
 
     /// The arguments of a call as a list, for launchers other than this one.
     pub fn arguments(&self, inputs: &LiveInputs) -> Vec<u64> {
-        let mut words = [0; MAX_WORDS];
+        let mut words = [MaybeUninit::uninit(); MAX_WORDS];
         self.patched(inputs, &mut words).to_vec()
     }
 
@@ -127,7 +134,7 @@ impl Packed {
     /// [`crate::error::Error::Driver`] if the driver refuses.
     #[inline]
     pub fn launch(&self, kernel: &Kernel, inputs: &LiveInputs, stream: Handle) -> Result<()> {
-        let mut words = [0; MAX_WORDS];
+        let mut words = [MaybeUninit::uninit(); MAX_WORDS];
         let shape = kernel.shape(self.grid());
         kernel.launch(stream, shape, self.patched(inputs, &mut words))
     }
@@ -137,7 +144,7 @@ impl Packed {
     /// # Errors
     /// [`crate::error::Error::Driver`] if the driver refuses.
     pub fn launch_bare(&self, kernel: &Kernel, inputs: &LiveInputs, stream: Handle, times: u64) -> Result<()> {
-        let mut words = [0; MAX_WORDS];
+        let mut words = [MaybeUninit::uninit(); MAX_WORDS];
         let shape: LaunchShape = kernel.shape(self.grid());
         let words = self.patched(inputs, &mut words);
         (0..times).try_for_each(|_| kernel.launch(stream, shape, words))
