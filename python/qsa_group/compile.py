@@ -125,7 +125,7 @@ def choose_shape(rows: int, num_steps: int, max_pages: int) -> Shape:
     live, and from the third step on each step has its own programs. Many rows fill a GPU by themselves: then one
     program does all of a row, and reads the request table once for all steps. `benches/tune.py` measures the choice.
     """
-    splits = 256 // max(rows, 1) if rows <= 8 else 8 if rows <= 32 else 4 if rows <= 128 else 1
+    splits = 16 if rows <= 8 else 8 if rows <= 32 else 4 if rows <= 128 else 1
     shares = num_steps if num_steps > 2 and rows <= 8 else 1
     return Shape(min(splits, -(-max_pages // BLOCK) or 1), shares, BLOCK, NUM_WARPS)
 
