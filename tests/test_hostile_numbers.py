@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 
+import oracle
+from cases import random_table
 from hostile import hostile_round, status_bits
-from oracle import MODES
+from oracle import MODES, Round
 from strategies import Inputs
 from support import HOST, Backend, Harness, refresh_once
 
@@ -40,3 +43,33 @@ def test_hostile_numbers_in_padding_raise_nothing(backend: Backend, mode: str) -
     harness = Harness(backend, round_)
     harness.refresh(round_.but(num_padding=len(round_.seq_lens)))
     assert int(harness.plan.status()) == 0
+
+
+def test_status_gathers_what_happened_in_several_runs(backend: Backend) -> None:
+    """Sticky: neither a later fault of another kind nor a clean run may take a bit away."""
+    round_ = Round(random_table(np.random.default_rng(3), 3, 64, 64), [5, 6], [1, 2], rows=3, offsets=[0, 1])
+    harness = Harness(backend, round_)
+    assert int(harness.plan.status()) == 0
+    seen = 0
+    for changes, bit in (
+        ({"slots": [1, 3]}, oracle.SLOT_OUT_OF_TABLE),
+        ({"seq_lens": [5, -9]}, oracle.LENGTH_NOT_POSITIVE),
+        ({}, 0),
+        ({"seq_lens": [65, 6]}, oracle.LENGTH_EXCEEDS_TABLE),
+        ({}, 0),
+    ):
+        harness.run(round_.but(**changes))
+        seen |= bit
+        assert int(harness.plan.status()) == seen
+        assert harness.plan.status_word.tolist() == [seen]
+    harness.plan.reset_status()
+    harness.refresh()
+
+
+def test_status_is_of_one_plan_alone(backend: Backend) -> None:
+    round_ = Round(random_table(np.random.default_rng(3), 3, 64, 64), [5, 6], [1, 2], rows=3)
+    first = Harness(backend, round_)
+    second = Harness(backend, round_, planner=first.planner)
+    first.run(round_.but(slots=[9, 1]))
+    assert int(first.plan.status()) == oracle.SLOT_OUT_OF_TABLE
+    assert int(second.plan.status()) == 0
