@@ -252,3 +252,9 @@ def test_it_runs_as_a_module() -> None:
         [sys.executable, "-m", "qsa_group", "--version"], capture_output=True, text=True, check=True, timeout=120
     )
     assert ran.stdout == f"qsa-group {__version__}\n"
+
+
+def test_a_demo_that_checked_nothing_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    """No request fits, so no round ran: that is no success."""
+    assert main(["demo", "--quiet", "--requests", "3", "--context", "10", "--device", "cpu"]) == 1
+    assert "nothing was checked" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import torch
 from typing_extensions import Self, disjoint_base
 
 __version__: str
+MAX_GROUP_STEPS: int
 
 def uses_exchange_api() -> bool:
     """Whether live tensors are read through DLPack's exchange table (torch 2.10 on) rather than through attributes."""
@@ -27,6 +28,10 @@ class Table:
     def slots(self) -> int: ...
     @property
     def width(self) -> int: ...
+    @property
+    def compress_ratio(self) -> int: ...
+    @property
+    def page_size(self) -> int: ...
 
 @final
 class Request:
@@ -104,7 +109,9 @@ class Plan:
     ) -> None:
         """Refreshes every planned buffer from the live batch: one launch a group, on the stream that is current.
 
-        Compiles, allocates and synchronises nothing. A batch of 0 launches nothing. Rows past the batch are inert.
+        Compiles, allocates and synchronises nothing, but for the fallbacks that `explain()` names: inputs that overlap
+        an output are cloned, tensors that only the host can serve are copied, and Triton's launcher loads itself at its
+        first use. A batch of 0 launches nothing. Rows past the batch are inert.
 
         Args:
             seq_lens: [batch] int32 or int64, any stride: length of each request before the draft; in draft extend the

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -197,6 +198,9 @@ def _conclude(runner: RoundRunner, result: dict[str, Any], run: _Run, options: a
     if options.plot and timeline is not None:
         draw(options.plot, timeline, run.samples, title=result["traffic"], where=_where(runner))
         print(f"picture: {options.plot}")
+    if not result["checked_refreshes"]:
+        print("nothing was refreshed, so nothing was checked: see the refused requests", file=sys.stderr)
+        return 1
     return 1 if result["mismatches"] else 0
 
 

@@ -136,7 +136,7 @@ def shapes() -> tuple[Shape, ...]:
 
 
 _lock = threading.Lock()
-_compiled: dict[tuple[KernelVariant, int], Any] = {}
+_compiled: dict[tuple[KernelVariant, int, int], Any] = {}
 _seconds = 0.0
 
 
@@ -145,22 +145,18 @@ def compile_stats() -> tuple[int, float]:
     return len(_compiled), _seconds
 
 
-def is_compiled(variant: KernelVariant, capability: int) -> bool:
-    """Whether a variant is compiled already in this process."""
-    return (variant, capability) in _compiled
-
-
-def compile_variant(variant: KernelVariant, capability: int) -> Any:
+def compile_variant(variant: KernelVariant, capability: int, device: int = 0) -> Any:
     """Compiles a variant for a compute capability such as 90, or returns it if that was done before.
 
     Returns:
-        Triton's `CompiledKernel`; it may be started on any device of that capability.
+        Triton's `CompiledKernel`. It loads itself once, on one device, so each device index has its own; Triton's cache
+        makes the second one cheap.
 
     Raises:
         UnsupportedError: Triton is not installed, or cannot compile the kernel.
     """
     global _seconds
-    key = (variant, capability)
+    key = (variant, capability, device)
     with _lock:
         if key not in _compiled:
             started = time.perf_counter()

@@ -67,7 +67,7 @@ class UnsupportedError(QsaGroupError, NotImplementedError):
 
 
 class LaunchError(QsaGroupError, RuntimeError):
-    """The CUDA driver refused a call. The refresh did not run.
+    """A launch was refused. That group's refresh did not run; groups before it in the same call did.
 
     Attributes:
         name: the driver's name for the error, such as ``CUDA_ERROR_INVALID_CONTEXT``.

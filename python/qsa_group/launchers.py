@@ -15,7 +15,8 @@ from .errors import LaunchError, UnsupportedError
 __all__ = ["capability", "capturing", "direct_refusal", "hook_lists", "interpreting", "load_kernel", "triton_refusal"]
 
 _lock = threading.Lock()
-_loaded: dict[tuple[KernelVariant, int, str], _core.Kernel] = {}
+_loaded: dict[tuple[KernelVariant, int, str], tuple[Any, _core.Kernel | str]] = {}
+"""Compiled kernels and what starts them; kept as long as the process, since recorded graphs refer to them."""
 
 
 def interpreting() -> bool:
@@ -32,8 +33,11 @@ def interpreting() -> bool:
 
 
 def capturing(device: torch.device) -> bool:
-    """Whether the current stream is recording a CUDA graph."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    """Whether the device's current stream is recording a CUDA graph. Captures of other threads are not seen."""
+    if device.type != "cuda":
+        return False
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
 
 
 def capability(device: torch.device) -> int:
@@ -67,8 +71,12 @@ def direct_refusal(device: torch.device, driver: str) -> str | None:
     return refusal
 
 
-def load_kernel(variant: KernelVariant, device: torch.device, driver: str) -> tuple[Any, _core.Kernel | str]:
+def load_kernel(
+    variant: KernelVariant, device: torch.device, driver: str, *, by_triton: bool = False
+) -> tuple[Any, _core.Kernel | str]:
     """The compiled kernel of a variant, and it loaded on a device; a refusal in words where it must not be.
+
+    `by_triton` says that Triton's launcher will start it, so that this is loaded too.
 
     Raises:
         UnsupportedError: it would have to be compiled or loaded inside a capture, or cannot be compiled.
@@ -80,46 +88,53 @@ def load_kernel(variant: KernelVariant, device: torch.device, driver: str) -> tu
     arch = capability(device)
     key = (variant, arch, str(device))
     found = _loaded.get(key)
-    if found is None and capturing(device):
+    if found is not None:
+        return found
+    if capturing(device):
         raise UnsupportedError(
             f"a kernel for {variant.num_steps} steps is not loaded on {device} and a capture is on; plan, or call "
             "planner.warmup, before the capture"
         )
-    compiled = compile_variant(variant, arch)
-    if found is not None:
-        return compiled, found
-    refused = refusal(compiled)
-    if refused is not None:
-        return compiled, refused
-    with _lock, torch.cuda.device(device):
+    with _lock:
+        if key not in _loaded:
+            _loaded[key] = _compile_and_load(variant, device, arch, by_triton)
+        return _loaded[key]
+
+
+def _compile_and_load(
+    variant: KernelVariant, device: torch.device, arch: int, by_triton: bool
+) -> tuple[Any, _core.Kernel | str]:
+    compiled = compile_variant(variant, arch, device.index or 0)
+    kernel: _core.Kernel | str | None = refusal(compiled)
+    with torch.cuda.device(device):
         # A fresh thread has no context until the device is touched.
         torch.cuda.synchronize(device)
-        metadata = compiled.metadata
-        try:
-            kernel = _load(compiled.asm["cubin"], metadata, variant)
-        except (UnsupportedError, LaunchError) as error:
-            return compiled, str(error)
-        _loaded[key] = kernel
+        if kernel is None:
+            kernel = _load(compiled.asm["cubin"], compiled.metadata, variant)
+        if by_triton or isinstance(kernel, str):
+            # Triton loads at first use, which may be inside a capture; it is had now.
+            getattr(compiled, "_init_handles", lambda: None)()
     return compiled, kernel
 
 
-def _load(cubin: bytes, metadata: Any, variant: KernelVariant) -> _core.Kernel:
-    def load(scratch_words: int) -> _core.Kernel:
-        return _core.Kernel(
-            cubin,
-            metadata.name,
-            metadata.num_warps,
-            metadata.shared,
-            variant.num_steps,
-            len(variant.buffers),
-            scratch_words,
-        )
-
+def _load(cubin: bytes, metadata: Any, variant: KernelVariant) -> _core.Kernel | str:
+    """The kernel, loaded on the current device; why not, where its parameters are not what would be passed."""
+    refused = ""
     # Triton appends two scratch pointers from 3.5 on and one before; the binary's own table says which.
-    try:
-        return load(2)
-    except UnsupportedError:
-        return load(1)
+    for scratch_words in (2, 1):
+        try:
+            return _core.Kernel(
+                cubin,
+                metadata.name,
+                metadata.num_warps,
+                metadata.shared,
+                variant.num_steps,
+                len(variant.buffers),
+                scratch_words,
+            )
+        except (UnsupportedError, LaunchError) as error:
+            refused = refused or str(error)
+    return refused
 
 
 def hook_lists() -> list[list[Any]]:

@@ -28,14 +28,29 @@ class RequestTable:
 
     def __init__(self, req_to_token: torch.Tensor, *, compress_ratio: int, page_size: int) -> None:
         self._core = _core.Table(req_to_token, compress_ratio, page_size)
-        self.req_to_token = req_to_token
-        self.compress_ratio = compress_ratio
-        self.page_size = page_size
+        self._req_to_token = req_to_token
+        # An alias: the memory stays, even if the caller's tensor is given other data.
+        self._memory = req_to_token.detach()
+
+    @property
+    def req_to_token(self) -> torch.Tensor:
+        """The table, [slots, width] int32. Another table needs another `RequestTable`."""
+        return self._req_to_token
+
+    @property
+    def compress_ratio(self) -> int:
+        """Tokens of a compressed group."""
+        return self._core.compress_ratio
+
+    @property
+    def page_size(self) -> int:
+        """Full-KV tokens of a page."""
+        return self._core.page_size
 
     @property
     def device(self) -> torch.device:
         """Device of the table, and so of everything that is planned over it."""
-        return self.req_to_token.device
+        return self._req_to_token.device
 
     @property
     def slots(self) -> int:

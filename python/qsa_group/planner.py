@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -62,7 +63,10 @@ class ReplayPlanner:
         self.backend, self._reasons = _resolve(backend, table.device, _driver)
         self._cache = _core.Cache(cache_capacity)
         self._plans = 0
+        self._lock = threading.RLock()
         self._status: list[torch.Tensor] = []
+        # A recorded graph may outlive its plan's place in the cache, and still writes its status word.
+        self._status_blocks: list[torch.Tensor] = []
         self._refill_status()
 
     def plan(
@@ -103,14 +107,15 @@ class ReplayPlanner:
                     field="steps",
                 )
         request = _core.Request(self.table._core, mode, draft_token_num, padding, planned)
-        held: ReplayPlan | None = self._cache.get(request)
-        if held is not None:
-            return held
-        plan = self._make(request, planned, mode, draft_token_num, padding)
-        self._plans += 1
-        # What was evicted is released here, when the list goes, and never inside a capture.
-        self._cache.insert(request, plan, not launchers.capturing(self.table.device))
-        return plan
+        with self._lock:
+            held: ReplayPlan | None = self._cache.get(request)
+            if held is not None:
+                return held
+            plan = self._make(request, planned, mode, draft_token_num, padding)
+            self._plans += 1
+            # What was evicted is released here, when the list goes, and never inside a capture.
+            self._cache.insert(request, plan, not launchers.capturing(self.table.device))
+            return plan
 
     def warmup(
         self,
@@ -130,7 +135,7 @@ class ReplayPlanner:
             LayoutError: an unknown mode or buffer, or a group of less than one step.
             UnsupportedError: a kernel cannot be had here.
         """
-        named = set(buffers)
+        named = {buffers} if isinstance(buffers, str) else set(buffers)
         unknown = sorted(named - set(FIELDS))
         if unknown or not named:
             raise LayoutError(
@@ -143,23 +148,27 @@ class ReplayPlanner:
                 f"mode has value {mode!r}, must be one of {', '.join(MODES)}; pass one of these", field="mode"
             )
         sizes = [num_steps] if isinstance(num_steps, int) else list(num_steps)
-        if any(size < 1 for size in sizes):
+        if any(not 1 <= size <= _core.MAX_GROUP_STEPS for size in sizes):
             raise LayoutError(
-                f"num_steps has value {sizes}, must be at least 1; pass sizes of groups", field="num_steps"
+                f"num_steps has value {sizes}, must be from 1 to {_core.MAX_GROUP_STEPS}; pass sizes of groups",
+                field="num_steps",
             )
         if self.backend == "host" or launchers.interpreting():
             return
         present = tuple(name for name in FIELDS if name in named)
         for size in sizes:
             for shape in shapes() if self._shape is None else (self._shape,):
-                launchers.load_kernel(self._variant(mode, size, present, shape), self.table.device, self._driver)
+                self._load(self._variant(mode, size, present, shape))
 
     def drop(self, plan: ReplayPlan) -> bool:
         """Forgets a plan; whether it was kept. Whoever holds it can still run it."""
         return self._cache.drop(plan)
 
     def clear(self) -> int:
-        """Forgets every plan, and returns how many there were. For when the table or the graphs are replaced."""
+        """Forgets every plan, and returns how many there were. For when the graphs are replaced.
+
+        A replaced table needs a `RequestTable` and a planner of its own.
+        """
         return len(self._cache.clear())
 
     def stats(self) -> dict[str, Any]:
@@ -219,7 +228,7 @@ class ReplayPlanner:
         blueprint.kernels = []
         if launchers.interpreting() and self._driver == "cuda":
             return TritonPlan(blueprint, self._cache)
-        loaded = [launchers.load_kernel(variant, self.table.device, self._driver) for variant in blueprint.variants]
+        loaded = [self._load(variant) for variant in blueprint.variants]
         blueprint.compiled = [compiled for compiled, _ in loaded]
         if self.backend == "direct":
             refused = self._refusal(blueprint, [kernel for _, kernel in loaded])
@@ -241,6 +250,10 @@ class ReplayPlanner:
         blueprint.kernels = [kernel for kernel in kernels if not isinstance(kernel, str)]
         return None
 
+    def _load(self, variant: KernelVariant) -> tuple[Any, _core.Kernel | str]:
+        by_triton = self.backend == "triton"
+        return launchers.load_kernel(variant, self.table.device, self._driver, by_triton=by_triton)
+
     def _variant(self, mode: str, num_steps: int, buffers: tuple[str, ...], shape: Shape) -> KernelVariant:
         return KernelVariant(
             mode=mode,
@@ -254,17 +267,20 @@ class ReplayPlanner:
 
     def _next_status(self) -> torch.Tensor:
         if not self._status:
-            if launchers.capturing(self.table.device):
-                raise UnsupportedError("no status word is left and a capture is on; plan before the capture")
             self._refill_status()
         return self._status.pop()
 
     def _refill_status(self) -> None:
         device = self.table.device
+        if launchers.capturing(device):
+            raise UnsupportedError(
+                "status words cannot be allocated while a capture is on; make the planner, or plan, before the capture"
+            )
         words = torch.zeros(_STATUS_WORDS, dtype=torch.int32, device=device)
         if device.type == "cuda":
             # Runs may come on any stream, and must find the words cleared.
             torch.cuda.current_stream(device).synchronize()
+        self._status_blocks.append(words)
         self._status = [words[index : index + 1] for index in reversed(range(_STATUS_WORDS))]
 
 

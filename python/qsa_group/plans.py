@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import torch
 
 from . import _core
 from .compile import FIELDS, KernelVariant, Shape, nested_arguments
-from .launchers import interpreting
+from .errors import LaunchError
+from .launchers import capturing, interpreting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,7 +43,7 @@ class Explanation(str):
 
     Attributes:
         data: backend, device, mode, padding, rows, groups, splits, launches, step_by_step_launches, fallbacks,
-            runs and overlap_runs; only JSON types.
+            runs, overlap_runs and hooked_runs; only JSON types.
     """
 
     data: dict[str, Any]
@@ -51,6 +53,10 @@ class Explanation(str):
         made = super().__new__(cls, words)
         made.data = data
         return made
+
+    def __getnewargs__(self) -> tuple[str, dict[str, Any]]:  # type: ignore[override]
+        """What copies and pickles are made from."""
+        return str(self), self.data
 
 
 @dataclass
@@ -74,9 +80,10 @@ class Blueprint:
 
 
 class ReplayPlan(_core.Plan):
-    """The refresh of one graph's buffers, made by `ReplayPlanner.plan`. It owns references to all it writes and reads.
+    """The refresh of one graph's buffers, made by `ReplayPlanner.plan`. It keeps the memory of all it writes and reads.
 
-    `run` may be called from several threads. Keep the plan for as long as a CUDA graph that recorded it is replayed.
+    `run` may be called from several threads. Keep the plan, and the inputs it was recorded with, for as long as a CUDA
+    graph that recorded it is replayed. Do not resize the storage of a planned tensor.
 
     Attributes:
         backend: "direct", "triton" or "host", as it runs.
@@ -102,6 +109,8 @@ class ReplayPlan(_core.Plan):
     def __init__(self, blueprint: Blueprint, cache: _core.Cache) -> None:
         # The cache holds the plan, so the plan must not hold the cache.
         del cache
+        # Aliases: the memory stays, even if a caller's tensor is given other data.
+        self._memory = [buffer.detach() for step in blueprint.steps for _, buffer in present(step)]
         self._blueprint = blueprint
         self.backend = blueprint.backend
         self.mode = blueprint.mode
@@ -197,7 +206,7 @@ class ReplayPlan(_core.Plan):
 
     def __repr__(self) -> str:
         return (
-            f"ReplayPlan({self.mode}, {len(self.steps)} steps in {len(self.groups)} launches, rows={self.num_rows}, "
+            f"ReplayPlan({self.mode}, steps={len(self.steps)}, launches={len(self.groups)}, rows={self.num_rows}, "
             f"backend={self.backend!r}, device={self.device})"
         )
 
@@ -267,6 +276,7 @@ class StagedPlan(PythonPlan):
         from .planner import ReplayPlanner
 
         table = blueprint.table
+        self._lock = threading.Lock()
         self._host_table = torch.zeros((table.slots, table.width), dtype=torch.int32)
         self._mirrors = [
             {name: torch.zeros(buffer.shape, dtype=buffer.dtype) for name, buffer in present(step)}
@@ -291,10 +301,11 @@ class StagedPlan(PythonPlan):
         num_padding: int,
         extend_lens: torch.Tensor | None,
     ) -> None:
-        self._host_table.copy_(self.table.req_to_token)
-        for group in self.groups:
-            for step in group:
-                self._stage(step, seq_lens, req_pool_indices, num_padding, extend_lens)
+        with self._lock:
+            self._fetch_table()
+            for group in self.groups:
+                for step in group:
+                    self._stage(step, seq_lens, req_pool_indices, num_padding, extend_lens)
 
     def _run_step(
         self,
@@ -304,9 +315,17 @@ class StagedPlan(PythonPlan):
         num_padding: int = 0,
         extend_lens: torch.Tensor | None = None,
     ) -> None:
-        self._host_table.copy_(self.table.req_to_token)
-        self._stage(step, seq_lens, req_pool_indices, num_padding, extend_lens)
+        with self._lock:
+            self._fetch_table()
+            self._stage(step, seq_lens, req_pool_indices, num_padding, extend_lens)
         self._count(1, 1)
+
+    def _fetch_table(self) -> None:
+        if capturing(self.device):
+            raise LaunchError(
+                "a plan that is staged through the host cannot be recorded in a CUDA graph; run it before the replay"
+            )
+        self._host_table.copy_(self.table.req_to_token)
 
     def _stage(
         self,
@@ -326,6 +345,7 @@ class StagedPlan(PythonPlan):
             # What the refresh left out of a page table stays as it is.
             buffer.copy_(fresh if name != "page_table" else torch.where(fresh < 0, buffer, fresh))
         status = int(inner.status())
+        inner.reset_status()
         if status:
             self.status_word.bitwise_or_(status)
 
@@ -350,6 +370,8 @@ def launch_by_triton(
     variant = blueprint.variants[group]
     words = plan._arguments(group, seq_lens, req_pool_indices, num_padding, extend_lens, alone=alone)
     shape = blueprint.shapes[group]
+    if blueprint.request.group_rows[group] == 0:
+        return
     grid = (blueprint.request.group_rows[group], shape.splits, shape.shares)
     arguments = nested_arguments(words, variant)
     if interpreting():

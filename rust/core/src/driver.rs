@@ -165,6 +165,7 @@ pub struct Kernel {
     function: Handle,
     threads: u32,
     shared: u32,
+    num_params: usize,
 }
 
 /// A kernel's image and how it is started.
@@ -187,7 +188,10 @@ impl Kernel {
     /// # Errors
     /// [`Error::Unsupported`] if the thread has no context, the driver cannot tell the parameters, or they differ;
     /// [`Error::Driver`] if a call fails.
-    pub fn load(driver: &'static Driver, image: &KernelImage<'_>) -> Result<Kernel> {
+    ///
+    /// # Safety
+    /// The image must be a complete cubin; for a stub, 8 bytes.
+    pub unsafe fn load(driver: &'static Driver, image: &KernelImage<'_>) -> Result<Kernel> {
         let context = driver.current_context()?;
         if context == 0 {
             return Err(Error::Unsupported {
@@ -196,11 +200,18 @@ impl Kernel {
             });
         }
         let mut module = 0;
-        // SAFETY: the image is a complete cubin, kept alive over the call; the driver copies it.
+        // SAFETY: the caller promises a complete image; it is alive over the call, and the driver copies it.
         let code = unsafe { (driver.module_load_data)(&mut module, image.binary.as_ptr().cast()) };
         driver.check("cuModuleLoadData", code)?;
-        let mut kernel =
-            Kernel { driver, context, module, function: 0, threads: 32 * image.num_warps, shared: image.shared };
+        let mut kernel = Kernel {
+            driver,
+            context,
+            module,
+            function: 0,
+            threads: 32 * image.num_warps,
+            shared: image.shared,
+            num_params: image.num_params,
+        };
         // SAFETY: the module is the one just loaded; the name is a C string.
         let code = unsafe { (driver.module_get_function)(&mut kernel.function, module, image.name.as_ptr()) };
         driver.check("cuModuleGetFunction", code)?;
@@ -262,8 +273,15 @@ impl Kernel {
     ///
     /// # Errors
     /// [`Error::Driver`] if the driver refuses.
+    ///
+    /// # Panics
+    /// If there are not as many parameters as the binary takes.
+    ///
+    /// # Safety
+    /// The parameters must be what the kernel expects: addresses of memory that it may read and write, and true sizes.
     #[inline]
-    pub fn launch(&self, stream: Handle, shape: LaunchShape, params: &mut [u64]) -> Result<()> {
+    pub unsafe fn launch(&self, stream: Handle, shape: LaunchShape, params: &mut [u64]) -> Result<()> {
+        assert_eq!(params.len(), self.num_params, "as many parameters as the binary takes");
         let mut size = std::mem::size_of_val(params);
         let mut extra: [*mut c_void; 5] = [
             PARAM_BUFFER_POINTER as *mut c_void,
@@ -273,8 +291,9 @@ impl Kernel {
             PARAM_END as *mut c_void,
         ];
         self.driver.with_context(self.context, || {
-            // SAFETY: the function belongs to the current context; the parameter buffer was checked against the
-            // binary's own table when the kernel was loaded, and is read before the call returns.
+            // SAFETY: the function belongs to the current context; the parameter buffer has the size that was checked
+            // against the binary's own table at loading, and is read before the call returns; what it holds is the
+            // caller's promise.
             let code = unsafe {
                 (self.driver.launch_kernel)(
                     self.function,

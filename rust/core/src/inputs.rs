@@ -1,7 +1,7 @@
 //! The live inputs of a call, and the checks that a call must pass before anything is written.
 
 use crate::error::{Error, Place, Result};
-use crate::layout::{Buffer, ByteRange, DType, Device, Mode, StepLayout};
+use crate::layout::{Buffer, ByteRange, DType, Device, MAX_ROWS, Mode, StepLayout};
 
 /// A live vector: lengths, request slots or extend lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +118,7 @@ impl Admission {
             Mode::Decode => inputs.batch(),
             Mode::TargetVerify { draft_token_num } => inputs.batch().saturating_mul(u64::from(draft_token_num)),
             // Packed rows past the bucket are a matter of values, not of shapes: they are dropped and flagged.
+            Mode::DraftExtend if inputs.batch() > MAX_ROWS => return Err(self.too_large(inputs.batch())),
             Mode::DraftExtend => 0,
         };
         if needed > self.rows { Err(self.too_large(needed)) } else { Ok(()) }
@@ -125,7 +126,8 @@ impl Admission {
 
     #[inline]
     fn check_vector(&self, name: &'static str, vector: &LiveVector, batch: u64) -> Result<()> {
-        if vector.device == self.device && vector.len == batch && vector.ptr & (vector.size() - 1) == 0 {
+        let has_memory = vector.ptr != 0 || vector.len == 0;
+        if vector.device == self.device && vector.len == batch && vector.ptr & (vector.size() - 1) == 0 && has_memory {
             return Ok(());
         }
         Err(self.refused(name, vector, batch))
@@ -155,8 +157,8 @@ impl Admission {
             place,
             what: "address",
             given: format!("{:#x}", vector.ptr),
-            wanted: format!("a multiple of {} bytes", vector.size()),
-            remedy: "pass a tensor whose storage is aligned to its element size",
+            wanted: format!("that of memory, a multiple of {} bytes", vector.size()),
+            remedy: "pass a tensor with storage that is aligned to its element size",
         }
     }
 
@@ -169,7 +171,8 @@ impl Admission {
                 limit: self.rows,
                 remedy: "plan a bucket of at least that many rows",
             },
-            _ => Error::Capacity {
+            Mode::DraftExtend => Error::Capacity { name: "batch", needed, limit: MAX_ROWS, remedy: "split the batch" },
+            Mode::Decode => Error::Capacity {
                 name: "batch",
                 needed,
                 limit: self.rows,

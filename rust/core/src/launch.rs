@@ -130,24 +130,38 @@ impl Packed {
 
     /// Starts the group's kernel.
     ///
+    /// A bucket of no rows launches nothing.
+    ///
     /// # Errors
     /// [`crate::error::Error::Driver`] if the driver refuses.
+    ///
+    /// # Safety
+    /// The kernel must be compiled for this group's mode, steps and buffers. The memory of the planned layouts, of the
+    /// table, of the status word and of the inputs must stay valid until the kernel has run.
     #[inline]
-    pub fn launch(&self, kernel: &Kernel, inputs: &LiveInputs, stream: Handle) -> Result<()> {
+    pub unsafe fn launch(&self, kernel: &Kernel, inputs: &LiveInputs, stream: Handle) -> Result<()> {
         let mut words = [MaybeUninit::uninit(); MAX_WORDS];
+        if self.rows == 0 {
+            return Ok(());
+        }
         let shape = kernel.shape(self.grid());
-        kernel.launch(stream, shape, self.patched(inputs, &mut words))
+        // SAFETY: the caller's promise, passed on.
+        unsafe { kernel.launch(stream, shape, self.patched(inputs, &mut words)) }
     }
 
     /// Starts the group's kernel `times` times with arguments that are patched once: what the driver alone costs.
     ///
     /// # Errors
     /// [`crate::error::Error::Driver`] if the driver refuses.
-    pub fn launch_bare(&self, kernel: &Kernel, inputs: &LiveInputs, stream: Handle, times: u64) -> Result<()> {
+    ///
+    /// # Safety
+    /// As for [`Packed::launch`].
+    pub unsafe fn launch_bare(&self, kernel: &Kernel, inputs: &LiveInputs, stream: Handle, times: u64) -> Result<()> {
         let mut words = [MaybeUninit::uninit(); MAX_WORDS];
         let shape: LaunchShape = kernel.shape(self.grid());
         let words = self.patched(inputs, &mut words);
-        (0..times).try_for_each(|_| kernel.launch(stream, shape, words))
+        // SAFETY: the caller's promise, passed on.
+        (0..times).try_for_each(|_| unsafe { kernel.launch(stream, shape, words) })
     }
 }
 
@@ -189,16 +203,10 @@ mod tests {
     }
 
     fn kernel(params: usize, behaviour: stub::Behaviour, expected: usize) -> Result<Kernel> {
-        Kernel::load(
-            stub::get(behaviour),
-            &KernelImage {
-                binary: &(params as u64).to_ne_bytes(),
-                name: c"stub",
-                num_warps: 4,
-                shared: 0,
-                num_params: expected,
-            },
-        )
+        let binary = (params as u64).to_ne_bytes();
+        let image = KernelImage { binary: &binary, name: c"stub", num_warps: 4, shared: 0, num_params: expected };
+        // SAFETY: a stub's image is 8 bytes.
+        unsafe { Kernel::load(stub::get(behaviour), &image) }
     }
 
     #[test]
@@ -260,7 +268,8 @@ mod tests {
             extend_lens: None,
             num_padding: 0,
         };
-        packed.launch(&kernel, &inputs, 0).unwrap();
+        // SAFETY: the stub reads nothing behind the addresses.
+        unsafe { packed.launch(&kernel, &inputs, 0) }.unwrap();
         let (shape, last) = stub::last_launch().unwrap();
         assert_eq!((shape.grid, shape.threads, last), ((8, 4, 2), 128, 0));
     }
@@ -276,7 +285,8 @@ mod tests {
             extend_lens: None,
             num_padding: 0,
         };
-        let error = packed.launch(&kernel, &inputs, 0).unwrap_err();
+        // SAFETY: as above.
+        let error = unsafe { packed.launch(&kernel, &inputs, 0) }.unwrap_err();
         assert!(matches!(error, Error::Driver { name, .. } if name == "CUDA_ERROR_INVALID_VALUE"));
     }
 

@@ -39,6 +39,8 @@ pub const MAX_ROWS: u64 = 1 << 20;
 
 /// Most tokens of a slot, and most slots: the kernel computes with both in 32 bits.
 pub const MAX_WIDTH: u64 = 1 << 30;
+/// Most tokens of a compressed group and of a page: what is divided by them is int32.
+pub const MAX_RATIO: i64 = i32::MAX as i64;
 /// Most tokens that a step may add to a length.
 pub const MAX_OFFSET: i64 = 1 << 29;
 
@@ -362,7 +364,17 @@ fn check_extent(place: Place, spec: &TensorSpec) -> Result<()> {
     }
 }
 
-fn check_alignment(place: Place, spec: &TensorSpec) -> Result<()> {
+/// Address and memory: a tensor with elements must have memory behind it, aligned to them.
+fn check_address(place: Place, spec: &TensorSpec) -> Result<()> {
+    if spec.ptr == 0 && !spec.shape.contains(&0) {
+        return Err(layout_error(
+            place,
+            "address",
+            0,
+            "that of the tensor's memory",
+            "pass a tensor that has storage of its own",
+        ));
+    }
     if !spec.ptr.is_multiple_of(spec.dtype.size().max(1)) {
         return Err(layout_error(
             place,
@@ -410,7 +422,7 @@ impl Buffer {
             ));
         }
         check_extent(place, spec)?;
-        check_alignment(place, spec)?;
+        check_address(place, spec)?;
         let rows = spec.shape[0];
         let (cols, row_stride) = if field.rank() == 1 {
             if rows > 1 && spec.strides[0] != 1 {
@@ -450,25 +462,34 @@ impl TableLayout {
     /// # Errors
     /// [`Error::Layout`] naming `req_to_token`, `compress_ratio` or `page_size`.
     pub fn new(spec: &TensorSpec, compress_ratio: i64, page_size: i64) -> Result<TableLayout> {
-        if compress_ratio < 1 {
+        if !(1..=MAX_RATIO).contains(&compress_ratio) {
             return Err(layout_error(
                 Place::Argument("compress_ratio"),
                 "value",
                 compress_ratio,
-                "at least 1",
+                format!("from 1 to {MAX_RATIO}"),
                 "pass the model's compress ratio",
             ));
         }
-        if page_size < 1 || page_size % compress_ratio != 0 {
+        if !(1..=MAX_RATIO).contains(&page_size) || page_size % compress_ratio != 0 {
             return Err(layout_error(
                 Place::Argument("page_size"),
                 "value",
                 page_size,
-                format!("a positive multiple of compress_ratio {compress_ratio}"),
+                format!("a multiple of compress_ratio {compress_ratio} from 1 to {MAX_RATIO}"),
                 "pass the full-KV page size in tokens",
             ));
         }
         let place = Place::Argument("req_to_token");
+        if spec.device.kind == DeviceKind::Other("meta") {
+            return Err(layout_error(
+                place,
+                "device",
+                spec.device,
+                "one that holds data",
+                "pass the engine's table itself",
+            ));
+        }
         if spec.dtype != DType::Int32 {
             return Err(layout_error(
                 place,
@@ -488,7 +509,7 @@ impl TableLayout {
             ));
         }
         check_extent(place, spec)?;
-        check_alignment(place, spec)?;
+        check_address(place, spec)?;
         let (slots, width) = (spec.shape[0], spec.shape[1]);
         if slots == 0 || width == 0 {
             return Err(layout_error(
@@ -537,6 +558,15 @@ impl TableLayout {
             compress_ratio: compress_ratio as u64,
             page_size: page_size as u64,
         })
+    }
+
+    /// Whether a buffer shares memory with the table. A transposed table counts as a whole.
+    fn overlaps(&self, buffer: &Buffer, dtype: &DType) -> bool {
+        if self.col_stride <= 1 {
+            let rows = Buffer { ptr: self.ptr, rows: self.slots, cols: self.width, row_stride: self.row_stride };
+            return rows.overlaps(&DType::Int32, buffer, dtype);
+        }
+        buffer.byte_range(dtype).overlaps(&self.byte_range())
     }
 
     /// Bytes from the first entry to the last.
@@ -643,7 +673,7 @@ impl StepLayout {
                     ));
                 }
             }
-            if buffer.byte_range(&field.dtype()).overlaps(&table.byte_range()) {
+            if table.overlaps(buffer, &field.dtype()) {
                 return Err(layout_error(
                     place,
                     "address",

@@ -30,6 +30,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("MAX_GROUP_STEPS", qsa_group_core::layout::MAX_GROUP_STEPS)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

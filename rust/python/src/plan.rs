@@ -1,8 +1,8 @@
 //! A plan's hot call.
 
 use std::ffi::CString;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use pyo3::prelude::*;
@@ -51,10 +51,19 @@ impl LoadedKernel {
         let (driver, binary) = match driver {
             "stub" => (stub::get(stub::Behaviour::Succeed), &words[..]),
             "stub-fail" => (stub::get(stub::Behaviour::Fail), &words[..]),
-            _ => (Driver::cuda()?, binary),
+            "cuda" if binary.starts_with(b"\x7fELF") => (Driver::cuda()?, binary),
+            _ => {
+                return Err(Error::Unsupported {
+                    what: format!("driver {driver:?} does not take a binary of {} bytes", binary.len()),
+                    remedy: "pass \"cuda\" and a cubin",
+                }
+                .into());
+            }
         };
         let image = KernelImage { binary, name: &name, num_warps, shared, num_params };
-        Ok(LoadedKernel { kernel: Arc::new(Kernel::load(driver, &image)?), scratch_words })
+        // SAFETY: a cubin that Triton has compiled, or the 8 bytes of a stub.
+        let kernel = unsafe { Kernel::load(driver, &image) }?;
+        Ok(LoadedKernel { kernel: Arc::new(kernel), scratch_words })
     }
 }
 
@@ -138,7 +147,9 @@ impl Plan {
             Executor::Direct { launches, stream_by_exchange, .. } => {
                 let stream = tensor::current_stream(py, request.table.device, *stream_by_exchange)?;
                 for launch in launches {
-                    launch.packed.launch(&launch.kernel, inputs, stream)?;
+                    // SAFETY: the planner pairs each group with the kernel of its variant; the plan keeps all planned
+                    // memory, and torch keeps the inputs' memory until what the stream holds has run.
+                    unsafe { launch.packed.launch(&launch.kernel, inputs, stream) }?;
                 }
             }
             Executor::Python { .. } => return Err(run_by_python().into()),
@@ -148,12 +159,21 @@ impl Plan {
     }
 
     fn refresh_on_host(&self, request: &Request, steps: &[&StepLayout], inputs: &LiveInputs) {
+        if steps.iter().all(|step| step.rows == 0) {
+            return;
+        }
+        // Two calls must not write one buffer at once, whichever plans they come from. Nothing is awaited while this is
+        // held, and the holder runs no Python.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: every address comes from a CPU tensor that the plan or the caller keeps alive over this call, with
         // the shapes and strides that torch gave; the admission saw that inputs and outputs do not overlap, or the
-        // caller passed snapshots.
+        // caller passed snapshots; other refreshes wait. That no torch operator in another thread writes the same
+        // memory meanwhile is the caller's to see to, as with any operator of torch.
         let bits = unsafe { refresh(&request.table, request.mode, request.padding, steps, inputs) };
         if bits != 0 {
-            // SAFETY: the status word is an aligned int32 of a tensor that the plan keeps alive.
+            // SAFETY: the status word is an aligned int32 of a tensor that the plan keeps alive. Torch reads and clears
+            // it by single aligned accesses.
             unsafe { AtomicI32::from_ptr(self.status as *mut i32) }.fetch_or(bits, Ordering::Relaxed);
         }
     }
@@ -202,6 +222,18 @@ impl Plan {
         hooks: Vec<Py<PyList>>,
     ) -> Result<Plan> {
         let content = request.get();
+        let groups = content.grouping.groups.len();
+        let kernels_fit = kernels.as_ref().is_none_or(|kernels| kernels.is_empty() || kernels.len() == groups);
+        if shapes.len() != groups || !kernels_fit {
+            return Err(Error::Layout {
+                place: Place::Argument("shapes"),
+                what: "length",
+                given: shapes.len().to_string(),
+                wanted: format!("{groups}, one a group, as of kernels"),
+                remedy: "pass one shape and one kernel a group",
+            }
+            .into());
+        }
         let pack = |group: usize, scratch_words: usize| {
             Packed::new(
                 &content.table,
@@ -348,7 +380,8 @@ impl Plan {
                 let stream = tensor::current_stream(py, request.table.device, *stream_by_exchange)?;
                 let launch = &launches[group];
                 let alone = self.packed_alone(request, step, group, launch.scratch_words);
-                alone.launch(&launch.kernel, &inputs, stream)?;
+                // SAFETY: as in `execute`.
+                unsafe { alone.launch(&launch.kernel, &inputs, stream) }?;
             }
             Executor::Python { .. } => return Err(run_by_python().into()),
         }
@@ -377,7 +410,8 @@ impl Plan {
         let stream = tensor::current_stream(py, self.request.get().table.device, *stream_by_exchange)?;
         let launch = &launches[0];
         let start = Instant::now();
-        launch.packed.launch_bare(&launch.kernel, &inputs, stream, times)?;
+        // SAFETY: as in `execute`.
+        unsafe { launch.packed.launch_bare(&launch.kernel, &inputs, stream, times) }?;
         Ok(start.elapsed().as_secs_f64())
     }
 

@@ -5,7 +5,9 @@ use pyo3::types::{PyDict, PyInt, PyList, PyTuple};
 use qsa_group_core::cache::PlanKey;
 use qsa_group_core::error::{Error, Place};
 use qsa_group_core::group::{Grouping, group};
-use qsa_group_core::layout::{Field, MAX_OFFSET, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec};
+use qsa_group_core::layout::{
+    Field, MAX_OFFSET, MAX_RATIO, MAX_ROWS, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec,
+};
 
 use crate::errors::Result;
 use crate::tensor;
@@ -19,9 +21,16 @@ pub struct Table {
 #[pymethods]
 impl Table {
     #[new]
-    fn new(req_to_token: &Bound<'_, PyAny>, compress_ratio: i64, page_size: i64) -> Result<Table> {
+    fn new(
+        req_to_token: &Bound<'_, PyAny>,
+        compress_ratio: &Bound<'_, PyAny>,
+        page_size: &Bound<'_, PyAny>,
+    ) -> Result<Table> {
         let spec = tensor::spec(req_to_token, Place::Argument("req_to_token"))?;
-        Ok(Table { layout: TableLayout::new(&spec, compress_ratio, page_size)? })
+        let ratio =
+            integer(compress_ratio, Place::Argument("compress_ratio"), MAX_RATIO, "pass the model's compress ratio")?;
+        let page = integer(page_size, Place::Argument("page_size"), MAX_RATIO, "pass the full-KV page size in tokens")?;
+        Ok(Table { layout: TableLayout::new(&spec, ratio, page)? })
     }
 
     #[getter]
@@ -32,6 +41,16 @@ impl Table {
     #[getter]
     fn width(&self) -> u64 {
         self.layout.width
+    }
+
+    #[getter]
+    fn compress_ratio(&self) -> u64 {
+        self.layout.compress_ratio
+    }
+
+    #[getter]
+    fn page_size(&self) -> u64 {
+        self.layout.page_size
     }
 }
 
@@ -58,6 +77,24 @@ impl Request {
     }
 }
 
+/// A Python integer. What is none, or is too large for 64 bits, is an error of the core's kind.
+fn integer(value: &Bound<'_, PyAny>, place: Place, limit: i64, remedy: &'static str) -> Result<i64> {
+    if let Ok(number) = value.extract() {
+        return Ok(number);
+    }
+    // An int that is out of range is shown; of anything else, the type.
+    let (what, text) =
+        if value.is_instance_of::<PyInt>() { ("value", value.str()) } else { ("type", value.get_type().name()) };
+    Err(Error::Layout {
+        place,
+        what,
+        given: text.map_or_else(|_| "unknown".to_string(), |text| text.to_string()),
+        wanted: format!("an int from 0 to {limit}"),
+        remedy,
+    }
+    .into())
+}
+
 fn step_layout(index: usize, step: &Bound<'_, PyAny>, table: &TableLayout) -> Result<StepLayout> {
     let mut specs: [Option<TensorSpec>; NUM_FIELDS] = Default::default();
     for field in Field::ALL {
@@ -67,18 +104,9 @@ fn step_layout(index: usize, step: &Bound<'_, PyAny>, table: &TableLayout) -> Re
         }
     }
     let offset = step.getattr("offset")?;
-    let offset = offset.extract().map_err(|_| {
-        // An int that is out of range is shown; of anything else, the type.
-        let text =
-            if offset.is_instance_of::<PyInt>() { ("value", offset.str()) } else { ("type", offset.get_type().name()) };
-        Error::Layout {
-            place: Place::Step { step: index, name: "offset" },
-            what: text.0,
-            given: text.1.map_or_else(|_| "unknown".to_string(), |text| text.to_string()),
-            wanted: format!("an int from 0 to {MAX_OFFSET}"),
-            remedy: "pass the tokens that the step adds to a request, usually step + 1",
-        }
-    })?;
+    let place = Place::Step { step: index, name: "offset" };
+    let offset =
+        integer(&offset, place, MAX_OFFSET, "pass the tokens that the step adds to a request, usually step + 1")?;
     Ok(StepLayout::new(index, offset, &specs, table)?)
 }
 
@@ -88,10 +116,14 @@ impl Request {
     fn new(
         table: &Table,
         mode: &str,
-        draft_token_num: Option<i64>,
+        draft_token_num: Option<Bound<'_, PyAny>>,
         padding: &str,
         steps: &Bound<'_, PyTuple>,
     ) -> Result<Request> {
+        let window = Place::Argument("draft_token_num");
+        let remedy = "pass the rows of a request that one verify pass holds";
+        let draft_token_num =
+            draft_token_num.map(|number| integer(&number, window, MAX_ROWS as i64, remedy)).transpose()?;
         let mode = Mode::parse(mode, draft_token_num)?;
         let padding = Padding::parse(padding)?;
         if steps.is_empty() {

@@ -112,6 +112,16 @@ pub fn spec(object: &Bound<'_, PyAny>, place: Place) -> Result<TensorSpec> {
     if !is_tensor(py, torch, object) {
         return Err(not_a_tensor(object, place).into());
     }
+    if object.call_method0("is_neg")?.extract()? {
+        return Err(Error::Layout {
+            place,
+            what: "negative bit",
+            given: "set".to_string(),
+            wanted: "not set".to_string(),
+            remedy: "pass tensor.resolve_neg()",
+        }
+        .into());
+    }
     match torch.exchange.and_then(|api| spec_by_exchange(api, object)) {
         Some(spec) => Ok(spec),
         None => spec_by_attributes(object, place),

@@ -1,0 +1,109 @@
+"""Tensors without memory, with other memory than planned, or with lazy signs: an error, or the planned memory."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from qsa_group import CapacityError, LayoutError, ReplayPlan, ReplayPlanner, RequestTable, StepBuffers
+
+LENS, SLOTS = torch.tensor([100, 7, 1]), torch.tensor([3, 1, 2])
+
+
+def table() -> RequestTable:
+    return RequestTable(torch.zeros((4, 256), dtype=torch.int32), compress_ratio=4, page_size=64)
+
+
+def plan_of(buffer: torch.Tensor, mode: str = "decode") -> ReplayPlan:
+    return ReplayPlanner(table()).plan([StepBuffers(sequence_lengths=buffer)], mode=mode)
+
+
+def poisoned(rows: int = 3) -> torch.Tensor:
+    return torch.full((rows,), -7, dtype=torch.int32)
+
+
+def freed() -> torch.Tensor:
+    lens = LENS.clone()
+    lens.untyped_storage().resize_(0)
+    return lens
+
+
+def fake() -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.zeros(3, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("without_memory", [freed, fake])
+def test_live_input_without_memory(without_memory: object) -> None:
+    buffer = poisoned()
+    with pytest.raises(LayoutError) as caught:
+        plan_of(buffer).run(without_memory(), SLOTS)  # type: ignore[operator]
+    assert caught.value.field == "seq_lens"
+    assert buffer.tolist() == [-7, -7, -7]
+
+
+def test_buffer_and_table_without_memory() -> None:
+    buffer = poisoned()
+    buffer.untyped_storage().resize_(0)
+    with pytest.raises(LayoutError, match="sequence_lengths has address 0"):
+        plan_of(buffer)
+    tokens = torch.zeros((4, 256), dtype=torch.int32)
+    tokens.untyped_storage().resize_(0)
+    with pytest.raises(LayoutError, match="req_to_token has address 0"):
+        RequestTable(tokens, compress_ratio=4, page_size=64)
+
+
+def test_planned_memory_stays_when_a_tensor_is_given_other_data() -> None:
+    buffer = poisoned()
+    planned = buffer.detach()
+    plan = plan_of(buffer)
+    buffer.data = torch.zeros(3, dtype=torch.int32)
+    plan.run(LENS, SLOTS)
+    assert planned.tolist() == [101, 8, 2]
+    assert buffer.tolist() == [0, 0, 0]
+
+
+def test_lazily_negated_buffer() -> None:
+    with pytest.raises(LayoutError, match="resolve_neg"):
+        plan_of(torch._neg_view(poisoned()))
+
+
+def test_bucket_of_no_rows_runs_nothing() -> None:
+    plan = plan_of(poisoned(0), mode="draft_extend")
+    plan.run(LENS, SLOTS, 0, torch.ones(3, dtype=torch.int32))
+    assert plan.status() == 0
+
+
+def test_draft_extend_batch_has_a_limit() -> None:
+    many = torch.ones(1, dtype=torch.int32).expand((1 << 20) + 1)
+    with pytest.raises(CapacityError) as caught:
+        plan_of(poisoned(), mode="draft_extend").run(many, many, 0, many)
+    assert (caught.value.name, caught.value.limit) == ("batch", 1 << 20)
+
+
+def test_page_table_beside_the_table_in_one_allocation() -> None:
+    """Column slices of one tensor interleave but share nothing; a true overlap is refused."""
+    whole = torch.zeros((4, 256 + 8), dtype=torch.int32)
+    planner = ReplayPlanner(RequestTable(whole[:, :256], compress_ratio=4, page_size=64))
+    planner.plan([StepBuffers(page_table=whole[:, 256:])])
+    with pytest.raises(LayoutError, match="apart from req_to_token"):
+        planner.plan([StepBuffers(page_table=whole[:, 252:260])])
+
+
+def test_explanation_can_be_copied_and_pickled() -> None:
+    said = plan_of(poisoned()).explain()
+    for again in (copy.deepcopy(said), pickle.loads(pickle.dumps(said))):
+        assert (again, again.data) == (said, said.data)
+
+
+@pytest.mark.parametrize("name", ["compress_ratio", "page_size"])
+@pytest.mark.parametrize("value", [4.0, "4", None, 2**70, 2**40])
+def test_table_numbers_that_are_no_small_integers(name: str, value: object) -> None:
+    numbers = {"compress_ratio": 4, "page_size": 64, name: value}
+    with pytest.raises(LayoutError) as caught:
+        RequestTable(torch.zeros((4, 256), dtype=torch.int32), **numbers)  # type: ignore[arg-type]
+    assert caught.value.field == name
