@@ -15,7 +15,7 @@ from .errors import LaunchError, UnsupportedError
 __all__ = ["capability", "capturing", "direct_refusal", "hook_lists", "interpreting", "load_kernel", "triton_refusal"]
 
 _lock = threading.Lock()
-_loaded: dict[tuple[KernelVariant, int, str], tuple[Any, _core.Kernel | str]] = {}
+_loaded: dict[tuple[KernelVariant, int, str, bool], tuple[Any, _core.Kernel | str]] = {}
 """Compiled kernels and what starts them; kept as long as the process, since recorded graphs refer to them."""
 
 
@@ -76,7 +76,7 @@ def load_kernel(
 ) -> tuple[Any, _core.Kernel | str]:
     """The compiled kernel of a variant, and it loaded on a device; a refusal in words where it must not be.
 
-    `by_triton` says that Triton's launcher will start it, so that this is loaded too.
+    `by_triton` says that Triton's launcher will start it: then that is loaded, and nothing beside it.
 
     Raises:
         UnsupportedError: it would have to be compiled or loaded inside a capture, or cannot be compiled.
@@ -86,7 +86,7 @@ def load_kernel(
             b"", "stub", variant.num_warps, 0, variant.num_steps, len(variant.buffers), driver=driver
         )
     arch = capability(device)
-    key = (variant, arch, str(device))
+    key = (variant, arch, str(device), by_triton)
     found = _loaded.get(key)
     if found is not None:
         return found
@@ -105,13 +105,13 @@ def _compile_and_load(
     variant: KernelVariant, device: torch.device, arch: int, by_triton: bool
 ) -> tuple[Any, _core.Kernel | str]:
     compiled = compile_variant(variant, arch, device.index or 0)
-    kernel: _core.Kernel | str | None = refusal(compiled)
+    kernel: _core.Kernel | str | None = "Triton's launcher was asked for" if by_triton else refusal(compiled)
     with torch.cuda.device(device):
         # A fresh thread has no context until the device is touched.
         torch.cuda.synchronize(device)
         if kernel is None:
             kernel = _load(compiled.asm["cubin"], compiled.metadata, variant)
-        if by_triton or isinstance(kernel, str):
+        if isinstance(kernel, str):
             # Triton loads at first use, which may be inside a capture; it is had now.
             getattr(compiled, "_init_handles", lambda: None)()
     return compiled, kernel

@@ -192,6 +192,17 @@ class ReplayPlan(_core.Plan):
             extend = None if extend_lens is None else extend_lens.clone()
             self._run_step(step, seq_lens.clone(), req_pool_indices.clone(), num_padding, extend)
 
+    def _run_groups(
+        self,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int,
+        extend_lens: torch.Tensor | None,
+    ) -> None:
+        """Every group through Triton's own launcher, for calls that the core does not run itself."""
+        for group in range(len(self.groups)):
+            launch_by_triton(self, group, seq_lens, req_pool_indices, num_padding, extend_lens)
+
     def _run_hooked(
         self,
         seq_lens: torch.Tensor,
@@ -199,9 +210,8 @@ class ReplayPlan(_core.Plan):
         num_padding: int,
         extend_lens: torch.Tensor | None,
     ) -> None:
-        """Every group through Triton's own launcher, which calls the hooks."""
-        for group in range(len(self.groups)):
-            launch_by_triton(self, group, seq_lens, req_pool_indices, num_padding, extend_lens)
+        """As `_run_groups`, counted: Triton's launcher calls the hooks that are set."""
+        self._run_groups(seq_lens, req_pool_indices, num_padding, extend_lens)
         self._count(len(self.groups), len(self.steps))
 
     def __repr__(self) -> str:
@@ -212,7 +222,7 @@ class ReplayPlan(_core.Plan):
 
 
 class PythonPlan(ReplayPlan):
-    """A plan whose launches Python makes; subclasses say how one group, or one step alone, is run."""
+    """A plan whose launches Python makes; subclasses say how one step alone is run, and all groups if not by Triton."""
 
     def run(
         self,
@@ -231,28 +241,9 @@ class PythonPlan(ReplayPlan):
         self._run_groups(seq_lens, req_pool_indices, num_padding, extend_lens)
         self._count(len(self.groups), len(self.steps))
 
-    def _run_groups(
-        self,
-        seq_lens: torch.Tensor,
-        req_pool_indices: torch.Tensor,
-        num_padding: int,
-        extend_lens: torch.Tensor | None,
-    ) -> None:
-        raise NotImplementedError
-
 
 class TritonPlan(PythonPlan):
     """Started by Triton's own launcher, or by its interpreter."""
-
-    def _run_groups(
-        self,
-        seq_lens: torch.Tensor,
-        req_pool_indices: torch.Tensor,
-        num_padding: int,
-        extend_lens: torch.Tensor | None,
-    ) -> None:
-        for group in range(len(self.groups)):
-            launch_by_triton(self, group, seq_lens, req_pool_indices, num_padding, extend_lens)
 
     def _run_step(
         self,

@@ -158,11 +158,6 @@ impl<V> PlanCache<V> {
     pub fn stats(&self) -> CacheStats {
         self.stats
     }
-
-    /// Every plan that is held.
-    pub fn values(&self) -> impl Iterator<Item = &V> {
-        self.entries.values().map(|entry| &entry.value)
-    }
 }
 
 #[cfg(test)]

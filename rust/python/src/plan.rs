@@ -98,7 +98,7 @@ enum Executor {
     Python { packed: Vec<Packed> },
 }
 
-/// The core of a plan. Frozen: calls from several threads share nothing but atomic counters.
+/// The core of a plan. Frozen: a call changes nothing here but atomic counters; refreshes on the host take turns.
 #[pyclass(frozen, subclass, module = "qsa_group._core", name = "Plan")]
 pub struct Plan {
     request: Py<Request>,
