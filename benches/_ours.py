@@ -72,7 +72,7 @@ def kernel_of(plan: ReplayPlan, inputs: LiveSet) -> Kernel:
         raise RuntimeError(f"{len(words)} arguments for a signature of {len(kinds)}")
     scratch = sum(hasattr(compiled.metadata, name) for name in ("global_scratch_size", "profile_scratch_size"))
     types = "".join("O" if kind.startswith("*") else "l" for kind in kinds) + "O" * scratch
-    grid = (made.request.group_rows[0], made.shapes[0].splits, 1)
+    grid = (made.cuts[0][0], 1, 1)
     return Kernel(compiled, grid, nested_arguments(tuple(words), variant), [*words, *[None] * scratch], types)
 
 

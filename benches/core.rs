@@ -8,7 +8,7 @@ use qsa_group_core::cache::{PlanCache, PlanKey};
 use qsa_group_core::driver::{Kernel, KernelImage, stub};
 use qsa_group_core::group::group;
 use qsa_group_core::inputs::{Admission, LiveInputs, LiveVector};
-use qsa_group_core::launch::{Packed, SCRATCH_WORDS, num_words};
+use qsa_group_core::launch::{Cut, Packed, SCRATCH_WORDS, num_words};
 use qsa_group_core::layout::{Buffer, Device, Field, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout};
 
 const ROWS: u64 = 64;
@@ -92,8 +92,17 @@ fn calling(criterion: &mut Criterion) {
     for count in [2, 7] {
         let steps = steps(count);
         let members: Vec<&StepLayout> = steps.iter().collect();
-        let pack =
-            || Packed::new(&table(), Mode::Decode, Padding::Slot, black_box(&members), 0x77, (4, 1), SCRATCH_WORDS);
+        let pack = || {
+            Packed::new(
+                &table(),
+                Mode::Decode,
+                Padding::Slot,
+                black_box(&members),
+                0x77,
+                Cut { programs: 72, heads: 8, page_bits: 7 },
+                SCRATCH_WORDS,
+            )
+        };
         criterion.bench_function(&format!("pack {count} steps"), |bench| bench.iter(pack));
         let admission = Admission::new(Device::CPU, Mode::Decode, &steps);
         let live = inputs();

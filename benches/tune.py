@@ -3,10 +3,10 @@
     python benches/tune.py --json tune.json
     python benches/tune.py --resources              # no GPU: registers, spills and shared memory of each variant
 
-A shape is splits (programs that divide a row's pages), shares (programs that divide its steps: 1 or all), block (page
-entries a program handles at a time) and warps. The rule may look at what is known when a graph is planned: rows, steps
-and the page table's width, not at what is live. So a shape is judged by its regret, its time over the best shape's
-time, at the worst live length.
+A shape is lanes over block (programs that a row's page table has), block and wide (page entries that a program handles
+first, and at a time after those) and warps. The rule may look at what is known when a graph is planned: rows and the
+page table's width, not at what is live. So a shape is judged by its regret, its time over the best shape's time, at the
+worst live length.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any
 
 from qsa_group.compile import FIELDS, KernelVariant, Shape, choose_shape, compile_variant
 
-SPLITS = (1, 2, 4, 8, 16, 32)
-BLOCKS = ((128, 1), (128, 4), (256, 1), (256, 2), (256, 4), (512, 4), (512, 8), (1024, 4), (1024, 8))  # (block, warps)
+SPLITS = (1, 2, 4, 16, 64)
+BLOCKS = ((128, 512, 4), (256, 1024, 4), (256, 1024, 8), (256, 2048, 8))  # (block, wide, warps)
 RATIO, PAGE_SIZE = 4, 64
 Cut = tuple[int, int, int, int]
 
@@ -38,8 +38,8 @@ def variants(options: argparse.Namespace) -> list[KernelVariant]:
     """Every kernel that the sweep needs."""
     steps = options.steps if options.mode == "decode" else [1]
     return [
-        KernelVariant(options.mode, count, FIELDS, RATIO, PAGE_SIZE, block, warps)
-        for count, (block, warps) in itertools.product(steps, options.blocks)
+        KernelVariant(options.mode, count, FIELDS, RATIO, PAGE_SIZE, *block)
+        for count, block in itertools.product(steps, options.blocks)
     ]
 
 
@@ -99,9 +99,7 @@ def measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
         if options.mode == "draft_extend":
             lens = inputs[0][0].new_full((batch,), per_request - 1)
             inputs = [(s, r, 0, lens) for s, r in inputs]
-        shapes: list[Cut] = [
-            (s, shares, b, w) for s in options.splits for shares in sorted({1, steps}) for b, w in options.blocks
-        ]
+        shapes: list[Cut] = [(s * block[0], *block) for s in options.splits for block in options.blocks]
         times: dict[Cut, float] = {}
         errors: dict[str, str] = {}
 
@@ -118,7 +116,7 @@ def measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
             again = attempt(errors, str(shape), partial(timed, shape))
             if again is not None:
                 times[shape] = min(times[shape], again)
-        rule = choose_shape(rows, steps, context * 1024 // PAGE_SIZE)
+        rule = choose_shape(options.mode, steps, rows, context * 1024 // PAGE_SIZE)
         point = {
             "batch": batch,
             "rows": rows,
@@ -126,7 +124,7 @@ def measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
             "context": context * 1024,
             "live": live * 1024,
             "empty_us": gpu_time(empty, inputs, copies=20, samples=5)["median"],
-            "rule": [rule.splits, rule.shares, rule.block, rule.num_warps],
+            "rule": [rule.lanes, rule.block, rule.wide, rule.num_warps],
             "us": {str(list(shape)): round(value, 3) for shape, value in times.items()},
             "errors": errors,
         }
@@ -137,7 +135,7 @@ def measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
 def describe(point: dict[str, Any], times: dict[Cut, float]) -> str:
     """A point in one line: the five best shapes, and the shape of the rule as it stands."""
     ranked = sorted(times.items(), key=lambda pair: pair[1])
-    best = "  ".join(f"{s}x{h}/{b}/{w} {value:.2f}" for (s, h, b, w), value in ranked[:5])
+    best = "  ".join(f"{'/'.join(map(str, shape))} {value:.2f}" for shape, value in ranked[:5])
     rule = tuple(point["rule"])
     now = f"{times[rule]:.2f} ({times[rule] / ranked[0][1]:.2f}x)" if rule in times and ranked else "not measured"
     failed = f"  {len(point['errors'])} failed: {next(iter(point['errors'].values()))}" if point["errors"] else ""
@@ -172,10 +170,9 @@ def regrets(points: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def pairs(text: str) -> tuple[int, int]:
-    """``256/4`` as a pair of numbers."""
-    first, second = text.replace("K", "").split("/")
-    return int(first), int(second)
+def numbers(text: str) -> tuple[int, ...]:
+    """``256/8`` as numbers."""
+    return tuple(map(int, text.replace("K", "").split("/")))
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -186,13 +183,15 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, nargs="+", default=[2, 7])
     parser.add_argument(
         "--contexts",
-        type=pairs,
+        type=numbers,
         nargs="+",
         metavar="256K/8K",
         default=[(256, 8), (256, 200), (32, 8), (1024, 8), (1024, 1024)],
     )
     parser.add_argument("--splits", type=int, nargs="+", default=list(SPLITS))
-    parser.add_argument("--blocks", type=pairs, nargs="+", metavar="256/4", default=list(BLOCKS), help="block/warps")
+    parser.add_argument(
+        "--blocks", type=numbers, nargs="+", metavar="128/1024/4", default=list(BLOCKS), help="block/wide/warps"
+    )
     parser.add_argument("--draft-token-num", type=int, default=4)
     parser.add_argument("--workers", type=int, default=12, help="processes that compile ahead")
     parser.add_argument("--seconds", type=float, default=120, help="start no further point after this long")
@@ -208,7 +207,8 @@ def main(argv: list[str] | None = None) -> int:
     if options.resources:
         for variant in variants(options):
             used = resources(variant, options.capability)
-            print(f"{variant.mode} steps {variant.num_steps} block {variant.block}/{variant.num_warps}: {used}")
+            shape = f"{variant.block}/{variant.wide}/{variant.num_warps}"
+            print(f"{variant.mode} steps {variant.num_steps} block {shape}: {used}")
         return 0
     import torch
 

@@ -13,7 +13,7 @@ from qsa_group.compile import FIELDS, KernelVariant
 
 pytest.importorskip("triton")
 
-VARIANT = KernelVariant("decode", 2, FIELDS, 4, 64, 256, 4)
+VARIANT = KernelVariant("decode", 2, FIELDS, 4, 64, 128, 1024, 4)
 
 
 class Compiled:

@@ -7,22 +7,39 @@ from typing import Any
 import pytest
 
 from cases import CASES, round_of
-from qsa_group.compile import Shape
+from qsa_group.compile import Shape, choose_shape, shape_of_binary
 from support import Backend, refresh_once
 
 # Blocks of two entries, so that even these small tables take several, and programs with nothing to do.
 SHAPES = (
-    Shape(splits=1, shares=1, block=2, num_warps=1),
-    Shape(splits=3, shares=2, block=2, num_warps=1),
-    Shape(splits=2, shares=7, block=2, num_warps=1),
+    Shape(lanes=2, block=2, wide=1, num_warps=1),
+    Shape(lanes=2, block=1, wide=4, num_warps=4),
+    Shape(lanes=16, block=2, wide=2, num_warps=1),
 )
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.splits}x{shape.shares}")
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.lanes}of{shape.block}")
 # Every third case has each mode, padding, several steps, and rows that are inert.
 @pytest.mark.parametrize("case", CASES[::3], ids=lambda case: case["name"])
 def test_case_cut_up(backend: Backend, case: dict[str, Any], shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
     if backend.name == "host":
         pytest.skip("the host executor is not cut up")
-    monkeypatch.setattr("qsa_group.planner.choose_shape", lambda rows, num_steps, max_pages: shape)
+    monkeypatch.setattr("qsa_group.planner.choose_shape", lambda mode, num_steps, rows, max_pages: shape)
     refresh_once(backend, round_of(case))
+
+
+@pytest.mark.parametrize("mode", ["decode", "target_verify", "draft_extend"])
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 4, 7, 15])
+def test_the_rule_covers_every_page_by_one_binary_a_group_size(mode: str, num_steps: int) -> None:
+    """Rows that share a program must be covered by its lanes; other rows have programs of their own."""
+    binary = shape_of_binary(num_steps)
+    for rows in (1, 2, 3, 7, 8, 9, 63, 64, 65, 129, 512, 4096):
+        for pages in (0, 1, 2, 3, 127, 128, 129, 4096, 16384, 1 << 20):
+            shape = choose_shape(mode, num_steps, rows, pages)
+            assert (shape.block, shape.wide, shape.num_warps) == (binary.block, binary.wide, binary.num_warps)
+            assert shape.lanes.bit_count() == 1
+            assert shape.lanes >= min(shape.block, pages)
+            assert shape.lanes >= shape.block or mode != "draft_extend"
+            # What a launch has too many of costs time: a program for each block that could be needed, and no more.
+            programs = rows * shape.lanes / shape.block
+            assert programs <= max(rows, 128)

@@ -31,39 +31,29 @@ FIELDS = (
 
 MODES = {"decode": 0, "target_verify": 1, "draft_extend": 2}
 
-SCALARS = (
+LEADING = (
     "seq_lens",
     "req_pool_indices",
-    "extend_lens",
     "seq_stride",
     "slot_stride",
-    "extend_stride",
-    "flags",
-    "real",
+    "flags_and_real",
     "req_to_token",
     "table_row_stride",
     "table_col_stride",
-    "slots",
-    "width",
-    "rows",
-    "num_pages",
+    "slots_and_width",
+    "heads_and_pages",
     "page_stride",
-    "ring_stride",
-    "window",
-    "lowest",
-    "highest",
-    "status",
 )
-"""The kernel's parameters before the buffers, in order; the Rust core packs them so."""
+"""The kernel's parameters before the offsets and page tables, in order; the Rust core packs them so."""
 
-BLOCK = 256
-"""Page table entries that a program handles at a time."""
-
-NUM_WARPS = 4
-"""Warps of a program."""
+MIDDLE = ("status", "ring_stride", "rows_and_window", "extend_lens", "extend_stride")
+"""The kernel's parameters between the page tables and the other buffers."""
 
 _SCAN = 1024
 """Extend lengths that a program sums at a time; the core bounds a bucket's rows so that a block's sum fits 31 bits."""
+
+_LANES = 32
+"""Threads of a warp, on all NVIDIA GPUs."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +61,15 @@ class Shape:
     """How a launch is cut up.
 
     Attributes:
-        splits: programs that divide a row's page table among them.
-        shares: programs that divide a row's steps among them.
-        block: page table entries that a program handles at a time.
+        lanes: first page table entries of a row that have a lane each, a power of two.
+        block: page table entries that a program handles first, a lane each.
+        wide: page table entries that a program handles at a time after those.
         num_warps: warps of a program.
     """
 
-    splits: int
-    shares: int
+    lanes: int
     block: int
+    wide: int
     num_warps: int
 
 
@@ -93,7 +83,8 @@ class KernelVariant:
         buffers: names of the buffers that each step has.
         compress_ratio: tokens of a compressed group.
         page_size: tokens of a page.
-        block: page table entries that a program handles at a time.
+        block: page table entries that a program handles first.
+        wide: page table entries that a program handles at a time after those.
         num_warps: warps of a program.
     """
 
@@ -103,7 +94,23 @@ class KernelVariant:
     compress_ratio: int
     page_size: int
     block: int
+    wide: int
     num_warps: int
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The buffers of a step but its page table, in order."""
+        return tuple(name for name in FIELDS[:-1] if name in self.buffers)
+
+    @property
+    def ring(self) -> int:
+        """Lanes of a row: the power of two at or above its ring group locations, 1 without those."""
+        return 1 << (self.compress_ratio - 1).bit_length() if "ring_group_locs" in self.buffers else 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of a program that does not write page tables: as many as its threads have lanes for."""
+        return max(_LANES * self.num_warps // self.ring, 1)
 
     def constants(self) -> dict[str, int]:
         """Values of the kernel's compile-time parameters."""
@@ -111,28 +118,58 @@ class KernelVariant:
             "MODE": MODES[self.mode],
             "RATIO": self.compress_ratio,
             "PAGE_SIZE": self.page_size,
-            "STEPS": 1 << (self.num_steps - 1).bit_length(),
-            "RING": 1 << (self.compress_ratio - 1).bit_length(),
+            "STEPS": self.num_steps,
+            "ROWS": self.rows,
+            "RING": self.ring,
             "BLOCK": self.block,
+            "BLOCK_BITS": self.block.bit_length() - 1,
+            "WIDE": self.wide,
             "SCAN": _SCAN,
+            "FIELDS": len(self.fields),
+            **{name.upper(): self.fields.index(name) if name in self.fields else -1 for name in FIELDS[:-1]},
         }
 
+    def tuples(self) -> dict[str, int]:
+        """Words of each parameter that is a tuple; None is passed for one without any."""
+        return {
+            "offsets": (self.num_steps + 1) // 2,
+            "page_table": self.num_steps * ("page_table" in self.buffers),
+            "fields": self.num_steps * len(self.fields),
+        }
 
-def choose_shape(rows: int, num_steps: int, max_pages: int) -> Shape:
+    def cut(self, rows: int, lanes: int) -> tuple[int, int, int]:
+        """Programs of a launch over `rows` rows, those of them that write no page tables, and the log2 of `lanes`."""
+        heads = 0 if self.mode == "draft_extend" else -(-rows // self.rows) * self.num_steps
+        walkers = -(-rows * lanes // self.block) if "page_table" in self.buffers or not heads else 0
+        return heads + walkers, heads, lanes.bit_length() - 1
+
+
+def choose_shape(mode: str, num_steps: int, rows: int, max_pages: int) -> Shape:
     """How to cut up a launch over `rows` rows of `num_steps` steps whose page tables have `max_pages` entries.
 
-    Few rows leave most of a GPU idle: then programs divide long page tables, at little cost where few entries are
-    live, and from the third step on each step has its own programs. Many rows fill a GPU by themselves: then one
-    program does all of a row, and reads the request table once for all steps. `benches/tune.py` measures the choice.
+    A program writes the first entries of a row at once and others in a loop. Few rows leave most of a GPU idle: then
+    programs divide long page tables, at little cost where few entries are live. Many rows fill a GPU by themselves.
+    `benches/tune.py` measures the choice.
     """
-    splits = 16 if rows <= 8 else 8 if rows <= 32 else 4 if rows <= 128 else 1
-    shares = num_steps if num_steps > 2 and rows <= 8 else 1
-    return Shape(min(splits, -(-max_pages // BLOCK) or 1), shares, BLOCK, NUM_WARPS)
+    block, wide, num_warps = _blocks(num_steps)
+    # About a program for each multiprocessor, at most; from some rows on every program more costs more than it saves.
+    programs = (128 if rows <= 8 else 64) // max(rows, 1)
+    most = block << max(programs, 1).bit_length() - 1
+    lanes = min(most, 1 << max(max_pages - 1, 0).bit_length())
+    # In draft extend a program has one row.
+    return Shape(max(lanes, block) if mode == "draft_extend" else lanes, block, wide, num_warps)
 
 
-def shapes() -> tuple[Shape, ...]:
-    """One shape for each binary that `choose_shape` can lead to."""
-    return (Shape(splits=1, shares=1, block=BLOCK, num_warps=NUM_WARPS),)
+def shape_of_binary(num_steps: int) -> Shape:
+    """The shape of the one binary that `choose_shape` leads to; its lanes do not count for that."""
+    return Shape(1, *_blocks(num_steps))
+
+
+def _blocks(num_steps: int) -> tuple[int, int, int]:
+    """Block, wide block and warps. Many steps are many stores a page, and smaller blocks keep their code short."""
+    if num_steps == 1:
+        return 256, 1024, 8
+    return (256, 1024, 4) if num_steps <= 3 else (128, 512, 4)
 
 
 _lock = threading.Lock()
@@ -180,13 +217,10 @@ def _compile(variant: KernelVariant, capability: int) -> Any:
     constants: dict[tuple[int, ...], Any] = {(names.index(name),): value for name, value in variant.constants().items()}
     signature: dict[str, Any] = dict.fromkeys(names, "i64")
     signature.update(dict.fromkeys(variant.constants(), "constexpr"))
-    for field in FIELDS:
-        if field in variant.buffers:
-            signature[field] = ("i64",) * variant.num_steps
-        else:
-            signature[field] = "constexpr"
-            constants[names.index(field),] = None
-    signature["offsets"] = ("i64",) * variant.num_steps
+    for name, words in variant.tuples().items():
+        signature[name] = ("i64",) * words or "constexpr"
+        if not words:
+            constants[names.index(name),] = None
     source = ASTSource(fn=refresh_kernel, signature=signature, constexprs=constants, attrs={})
     try:
         return triton.compile(
@@ -200,14 +234,15 @@ def _compile(variant: KernelVariant, capability: int) -> Any:
 
 
 def nested_arguments(words: tuple[Any, ...], variant: KernelVariant) -> list[Any]:
-    """Packed arguments as Triton's launchers take them: a tuple over the steps a buffer, None for an absent one."""
-    rest = iter(words[len(SCALARS) :])
+    """Packed arguments as Triton's launchers take them: tuples, and None for one that is empty."""
+    rest = iter(words)
+    tuples = variant.tuples()
 
-    def take() -> tuple[Any, ...]:
-        return tuple(next(rest) for _ in range(variant.num_steps))
+    def take(name: str) -> Any:
+        return tuple(next(rest) for _ in range(tuples[name])) or None if name in tuples else next(rest)
 
-    buffers = [take() if field in variant.buffers else None for field in FIELDS]
-    return [*words[: len(SCALARS)], *buffers, take(), *variant.constants().values()]
+    names = (*LEADING, "offsets", "page_table", *MIDDLE, "fields")
+    return [*map(take, names), *variant.constants().values()]
 
 
 def refusal(compiled: Any) -> str | None:

@@ -1,14 +1,18 @@
 """The Triton kernel, and nothing else.
 
-A program refreshes one row of some or all steps of a group. The grid is rows x splits x shares: the programs of a row
-and share divide its page tables among them and leave the other buffers to the first; each share has its part of the
-steps. A mode differs from the others in one place: how a row finds its request, length and prefix.
+A launch has two kinds of programs. The first ones write all buffers but the page tables: each has one step and a block
+of rows, a lane for each entry of a row's ring group. The others write page tables: those of one row divide its pages
+among them, and read each entry of the request table once for all steps. A mode differs from the others in one place:
+how a row finds its request, length and prefix.
 
 Every argument is an int64, addresses too, and nothing is specialised on values, so that one binary serves every batch,
-padding, stride, dtype and alignment. `rust/core/src/launch.rs` packs the arguments in the order of the signature.
+padding, stride, dtype and alignment. `rust/core/src/launch.rs` packs the arguments in the order of the signature: what
+page tables take first, then what a step takes together, in few lines of the constant cache: each line is a miss at
+every launch, and these misses took as long as the memory reads do.
 
-The time of a refresh is a few memory latencies. So loads that do not need each other are started together, and all
-before the first store, since a store is never overtaken by a later load.
+The time of a refresh is a few memory latencies: the live vectors, then the request table, then the stores. So each
+program is a short one without branches, in which the compiler can place what needs no memory under the loads; loads
+that do not need each other are started together, and all before the first store, which no later load overtakes.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ _SEQ_LENS_INT64 = tl.constexpr(1)
 _REQ_POOL_INDICES_INT64 = tl.constexpr(2)
 _EXTEND_LENS_INT64 = tl.constexpr(4)
 _PADDING_BY_SLOT = tl.constexpr(8)
+# Where in `flags` the power of two stands that are a row's first pages.
+_PAGE_BITS = tl.constexpr(8)
 
 # Bits of the status word, as `ReplayStatus`.
 _SLOT_OUT_OF_TABLE = tl.constexpr(1)
@@ -43,29 +49,42 @@ _HIGHEST = tl.constexpr((1 << 30) + 1)
 
 
 @triton.jit
+def _int32s(address):
+    """An address as a pointer to int32. The interpreter takes a null address for an int32, hence the first step."""
+    return address.to(tl.int64).to(tl.pointer_type(tl.int32))
+
+
+@triton.jit
+def _times(index, stride):
+    """`index * stride` as int64, of an int32 that is not negative: fewer instructions than a signed product."""
+    return (index.to(tl.uint32).to(tl.uint64) * stride.to(tl.uint64)).to(tl.int64)
+
+
+@triton.jit
 def _load_halves(address, index, stride, is_int64, limit):
     """Both halves of element `index` of a live vector; 0 from `limit` on. `stride` is in bytes.
 
     Its dtype is known at run time only. The low half is read whatever it is, the high half if there is one.
     """
-    place = (address + index.to(tl.int64) * stride).to(tl.pointer_type(tl.int32))
+    place = _int32s(address.to(tl.int64) + _times(index, stride))
     low = tl.load(place, index < limit, other=0)
     high = tl.load(place + 1, index < tl.where(is_int64 != 0, limit, 0), other=0)
-    return low, tl.where(is_int64 != 0, high, low >> 31)
+    return low, high
 
 
 @triton.jit
 def _load_clipped(address, index, stride, is_int64, limit):
     """Element `index` as int32, clipped to `_LOWEST` and `_HIGHEST`."""
     low, high = _load_halves(address, index, stride, is_int64, limit)
-    clipped = tl.where(high == (low >> 31), low, tl.where(high < 0, _LOWEST, _HIGHEST))
-    return tl.minimum(tl.maximum(clipped, _LOWEST), _HIGHEST)
+    fits = (high == (low >> 31)) | (is_int64 == 0)
+    return tl.where(fits, tl.minimum(low, _HIGHEST), tl.where(high < 0, _LOWEST, _HIGHEST))
 
 
 @triton.jit
 def _load_exact(address, index, stride, is_int64, limit):
     """Element `index` as int64."""
     low, high = _load_halves(address, index, stride, is_int64, limit)
+    high = tl.where(is_int64 == 0, low >> 31, high)
     return (high.to(tl.int64) << 32) | (low.to(tl.int64) & 0xFFFFFFFF)
 
 
@@ -102,16 +121,8 @@ def _packed_request(
 
 
 @triton.jit
-def _pick(values, step):
-    """`values[step]` for a block of step indices, as int64; 0 past the last."""
-    picked = step.to(tl.int64) * 0
-    for index in tl.static_range(len(values)):
-        picked = tl.where(step == index, values[index], picked)
-    return picked
-
-
-@triton.jit
-def refresh_kernel(
+def _resolve(
+    row,
     seq_lens,
     req_pool_indices,
     extend_lens,
@@ -120,200 +131,530 @@ def refresh_kernel(
     extend_stride,
     flags,
     real,
-    req_to_token,
-    table_row_stride,
-    table_col_stride,
     slots,
     width,
     rows,
-    num_pages,
-    page_stride,
-    ring_stride,
     window,
-    lowest,
-    highest,
-    status,
-    sequence_lengths,
-    row_req_pool_indices,
-    prefix_lengths,
-    compressed_lengths,
-    write_locs,
-    logical_positions,
-    pending_ring_slots,
-    ring_group_locs,
+    MODE: tl.constexpr,
+    SCAN: tl.constexpr,
+):
+    """What a row, or a block of rows, shows: (slot, length before a step's offset, prefix, longest, bits).
+
+    A step is served if its length is from 1 to `longest`, which is 0 for padding and for slots out of the table.
+    """
+    bits = row * 0
+    request = row
+    if MODE == TARGET_VERIFY:
+        request = row // window
+    elif MODE == DRAFT_EXTEND:
+        request, first, bits = _packed_request(
+            row, req_pool_indices, extend_lens, slot_stride, extend_stride, flags, real, rows, SCAN
+        )
+    slot = _load_clipped(req_pool_indices, request, slot_stride, flags & _REQ_POOL_INDICES_INT64, real)
+    if MODE == DRAFT_EXTEND:
+        # Here a length is a difference of two live values: exact first, clipped after.
+        whole = _load_exact(seq_lens, request, seq_stride, flags & _SEQ_LENS_INT64, real)
+        extend = _load_exact(extend_lens, request, extend_stride, flags & _EXTEND_LENS_INT64, real)
+        whole = tl.maximum(whole, _LOWEST)
+        start = tl.maximum(whole - tl.maximum(extend, 0), 0)
+        prefix = tl.minimum(start, _HIGHEST).to(tl.int32)
+        length = tl.minimum(tl.minimum(start, _HIGHEST) + 1 + (row - first), whole).to(tl.int32)
+    else:
+        length = _load_clipped(seq_lens, request, seq_stride, flags & _SEQ_LENS_INT64, real)
+        prefix = length
+        if MODE == TARGET_VERIFY:
+            length += row - request * window + 1
+    real_row = (request < real) & ((slot != 0) | ((flags & _PADDING_BY_SLOT) == 0))
+    known_slot = slot.to(tl.uint32) < slots.to(tl.uint32)
+    longest = tl.where(real_row & known_slot, width, 0)
+    bits |= tl.where(real_row, tl.where(known_slot, 0, _SLOT_OUT_OF_TABLE), 0)
+    return slot, length, prefix, longest, bits
+
+
+@triton.jit
+def _divide(value, divisor: tl.constexpr):
+    """`value // divisor` of an int32 that is not negative, which takes fewer instructions than a signed division."""
+    return (value.to(tl.uint32) // divisor).to(tl.int32)
+
+
+@triton.jit
+def _remainder(value, divisor: tl.constexpr):
+    """`value % divisor`, as `_divide`."""
+    return (value.to(tl.uint32) % divisor).to(tl.int32)
+
+
+@triton.jit
+def _low(word):
+    """The lower half of a parameter, as int32."""
+    return word.to(tl.int64).to(tl.int32)
+
+
+@triton.jit
+def _high(word):
+    """The upper half of a parameter, as int32."""
+    return (word.to(tl.int64) >> 32).to(tl.int32)
+
+
+@triton.jit
+def _offset(offsets, step: tl.constexpr):
+    """What a step adds to a length."""
+    return _low(offsets[step // 2]) if step % 2 == 0 else _high(offsets[step // 2])
+
+
+@triton.jit
+def _farthest(length, longest, offsets, STEPS: tl.constexpr):
+    """The longest length that a step of a row is served with; 0 if none is."""
+    found = longest * 0
+    for which in tl.static_range(STEPS):
+        target = length + _offset(offsets, which)
+        found = tl.maximum(found, tl.where(target <= longest, target, 0))
+    return found
+
+
+@triton.jit
+def _read_pages(walked, page, pitch, num_pages, farthest, PAGE_SIZE: tl.constexpr):
+    """The request table at the first token of each page that exists and starts before token `farthest`, else 0."""
+    return tl.load(walked + _times(page, pitch), (page < num_pages) & (page * PAGE_SIZE < farthest), other=0)
+
+
+@triton.jit
+def _write_pages(
+    page_table, offsets, at, page, entry, length, longest, num_pages, PAGE_SIZE: tl.constexpr, STEPS: tl.constexpr
+):
+    """Writes a block of pages to the page tables of the steps that have tokens in them."""
+    value = _divide(tl.maximum(entry, 0), PAGE_SIZE)
+    for which in tl.static_range(STEPS):
+        target = length + _offset(offsets, which)
+        held = tl.where(target <= longest, target, 0)
+        tl.store(_int32s(page_table[which]) + at + page, value, (page < num_pages) & (page * PAGE_SIZE < held))
+
+
+@triton.jit
+def _write_beyond(
     page_table,
     offsets,
+    source,
+    at,
+    begin,
+    stride,
+    pitch,
+    length,
+    longest,
+    num_pages,
+    PAGE_SIZE: tl.constexpr,
+    STEPS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Pages of a row from `begin` on in wide blocks: many reads at a time, the next block's while one is stored."""
+    farthest = _farthest(length, longest, offsets, STEPS)
+    stop = tl.minimum(tl.cdiv(farthest, PAGE_SIZE), num_pages)
+    if begin < stop:
+        page = begin + tl.arange(0, WIDE)
+        ahead = _read_pages(source, page, pitch, num_pages, farthest, PAGE_SIZE)
+        for _ in range(begin, stop, stride):
+            entry = ahead
+            ahead = _read_pages(source, page + stride, pitch, num_pages, farthest, PAGE_SIZE)
+            _write_pages(page_table, offsets, at, page, entry, length, longest, num_pages, PAGE_SIZE, STEPS)
+            page += stride
+
+
+@triton.jit
+def _span(program, page_bits, BLOCK: tl.constexpr, BLOCK_BITS: tl.constexpr, WIDE: tl.constexpr):
+    """What a program has of the page tables.
+
+    Returns its lanes' places among those of all rows, its lanes' pages, its row, its place among the row's programs,
+    its first page beyond those that have lanes, and from there the way to the next.
+    """
+    covered = 1 << page_bits
+    lane = program * BLOCK + tl.arange(0, BLOCK)
+    part = (program * BLOCK & (covered - 1)) // BLOCK
+    begin = covered + part * WIDE
+    return lane, lane & (covered - 1), program * BLOCK >> page_bits, part, begin, WIDE << (page_bits - BLOCK_BITS)
+
+
+@triton.jit
+def _write_fields(
+    which: tl.constexpr,
+    row,
+    member,
+    slot,
+    length,
+    prefix,
+    longest,
+    bits,
+    table,
+    table_row_stride,
+    table_col_stride,
+    rows,
+    num_pages,
+    page_stride,
+    offsets,
+    page_table,
+    status,
+    ring_stride,
+    fields,
+    MODE: tl.constexpr,
+    RATIO: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    FIELDS: tl.constexpr,
+    SEQUENCE_LENGTHS: tl.constexpr,
+    ROW_REQ_POOL_INDICES: tl.constexpr,
+    PREFIX_LENGTHS: tl.constexpr,
+    COMPRESSED_LENGTHS: tl.constexpr,
+    WRITE_LOCS: tl.constexpr,
+    LOGICAL_POSITIONS: tl.constexpr,
+    PENDING_RING_SLOTS: tl.constexpr,
+    RING_GROUP_LOCS: tl.constexpr,
+):
+    """All of a step's buffers but its page table, for a block of lanes: each a `row` and a `member` of its ring group.
+
+    One lane of a row writes what a row has one of. Rows past the bucket write nothing.
+    """
+    single = tl.where(member == 0, row, rows) < rows
+    wanted = length + _offset(offsets, which) + member * 0
+    served = (wanted > 0) & (wanted <= longest)
+    reached = tl.where(served, wanted, 1)
+    position = reached - 1
+    shown = tl.where(served, slot, 0)
+    if WRITE_LOCS >= 0:
+        # A group stays within its page, so the slot of its last token names the group's compressed slot.
+        at = _times(shown, table_row_stride) + _times(position, table_col_stride)
+        last = tl.load(table + at, single & (_remainder(reached, RATIO) == 0), other=0)
+    if page_table is not None:
+        # Inert rows show slot 0's first page.
+        inert = single & (tl.where(served, 0, num_pages) > 0)
+        spare = tl.load(table + member * 0, inert, other=0)
+    if SEQUENCE_LENGTHS >= 0:
+        tl.store(_int32s(fields[which * FIELDS + SEQUENCE_LENGTHS]) + row, reached, single)
+    if ROW_REQ_POOL_INDICES >= 0:
+        tl.store(_int32s(fields[which * FIELDS + ROW_REQ_POOL_INDICES]) + row, shown, single)
+    if PREFIX_LENGTHS >= 0:
+        before = position if MODE == DECODE else tl.where(served, tl.maximum(prefix, 0), 0)
+        tl.store(_int32s(fields[which * FIELDS + PREFIX_LENGTHS]) + row, before, single)
+    if COMPRESSED_LENGTHS >= 0:
+        tl.store(_int32s(fields[which * FIELDS + COMPRESSED_LENGTHS]) + row, _divide(reached, RATIO), single)
+    if LOGICAL_POSITIONS >= 0:
+        tl.store(_int32s(fields[which * FIELDS + LOGICAL_POSITIONS]) + row, position, single)
+    if PENDING_RING_SLOTS >= 0:
+        pending = shown.to(tl.int64) * RATIO + _remainder(position, RATIO)
+        tl.store(fields[which * FIELDS + PENDING_RING_SLOTS].to(tl.pointer_type(tl.int64)) + row, pending, single)
+    if RING_GROUP_LOCS >= 0:
+        back = tl.maximum(position - (RATIO - 1 - member), 0)
+        ring = _int32s(fields[which * FIELDS + RING_GROUP_LOCS]) + _times(row, ring_stride) + member
+        inside = tl.where(member < RATIO, row, rows) < rows
+        tl.store(ring, shown * RATIO + _remainder(back, RATIO), inside)
+    if WRITE_LOCS >= 0:
+        compressed = _divide(tl.maximum(last, 0), RATIO)
+        tl.store(_int32s(fields[which * FIELDS + WRITE_LOCS]) + row, compressed, single)
+    if page_table is not None:
+        first_page = _int32s(page_table[which]) + _times(row, page_stride)
+        tl.store(first_page, _divide(tl.maximum(spare, 0), PAGE_SIZE), inert)
+    fault = tl.where(wanted <= 0, _LENGTH_NOT_POSITIVE, tl.where(served, 0, _LENGTH_EXCEEDS_TABLE))
+    fault = tl.where(single, tl.where(longest > 0, fault, 0) | bits, 0)
+    tl.atomic_or(_int32s(status) + member * 0, fault, fault != 0, sem="relaxed")
+
+
+@triton.jit
+def refresh_kernel(
+    seq_lens,
+    req_pool_indices,
+    seq_stride,
+    slot_stride,
+    flags_and_real,
+    req_to_token,
+    table_row_stride,
+    table_col_stride,
+    slots_and_width,
+    heads_and_pages,
+    page_stride,
+    offsets,
+    page_table,
+    status,
+    ring_stride,
+    rows_and_window,
+    extend_lens,
+    extend_stride,
+    fields,
     MODE: tl.constexpr,
     RATIO: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     STEPS: tl.constexpr,
+    ROWS: tl.constexpr,
     RING: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCK_BITS: tl.constexpr,
+    WIDE: tl.constexpr,
     SCAN: tl.constexpr,
+    FIELDS: tl.constexpr,
+    SEQUENCE_LENGTHS: tl.constexpr,
+    ROW_REQ_POOL_INDICES: tl.constexpr,
+    PREFIX_LENGTHS: tl.constexpr,
+    COMPRESSED_LENGTHS: tl.constexpr,
+    WRITE_LOCS: tl.constexpr,
+    LOGICAL_POSITIONS: tl.constexpr,
+    PENDING_RING_SLOTS: tl.constexpr,
+    RING_GROUP_LOCS: tl.constexpr,
 ):
-    """Refreshes row `program_id(0)` of the steps that fall to `program_id(2)`, one slice of pages a `program_id(1)`.
+    """Refreshes the buffers of a group of steps.
 
     Args:
-        seq_lens: address of [batch] int32 or int64, live lengths; `flags` tells the dtypes.
+        seq_lens: address of [batch] int32 or int64, live lengths; the flags tell the dtypes.
         req_pool_indices: address of [batch] int32 or int64, request slots.
-        extend_lens: address of [batch] int32 or int64, rows of each request; read in draft extend only.
         seq_stride: stride of `seq_lens`, in bytes.
         slot_stride: stride of `req_pool_indices`, in bytes.
-        extend_stride: stride of `extend_lens`, in bytes.
-        flags: dtypes of the three, and the padding rule.
-        real: live requests that are not padding by count.
+        flags_and_real: two int32, the lower half first: dtypes and padding rule, and from the ninth bit on the power of
+            two that are a row's first pages, which have a lane each; live requests that are not padding by count.
         req_to_token: address of [slots, width] int32, KV slot of each token.
         table_row_stride: from a slot of the table to the next, in elements.
         table_col_stride: from a token of the table to the next, in elements.
-        slots: slots of the table.
-        width: tokens of a slot.
-        rows: rows of the bucket.
-        num_pages: page table entries of a row that exist.
+        slots_and_width: two int32: slots of the table, tokens of a slot.
+        heads_and_pages: two int32: programs that write no page tables, page table entries of a row that exist.
         page_stride: row stride of the page tables, in elements.
-        ring_stride: row stride of the ring group locations, in elements.
-        window: rows of a request; target verify only.
-        lowest: the least of `offsets`.
-        highest: the greatest of `offsets`.
+        offsets: what each step adds to a length, a tuple of pairs of int32; 0 in every mode but decode.
+        page_table: addresses of the page tables, a tuple over the steps; None where absent.
         status: address of [1] int32, or-ed with what went wrong.
-        sequence_lengths: addresses of the buffers of that name, a tuple over the steps; None where absent, and so on.
-        row_req_pool_indices: as above.
-        prefix_lengths: as above.
-        compressed_lengths: as above.
-        write_locs: as above.
-        logical_positions: as above.
-        pending_ring_slots: as above.
-        ring_group_locs: as above.
-        page_table: as above.
-        offsets: what each step adds to a length, a tuple; 0 in every mode but decode.
+        ring_stride: row stride of the ring group locations, in elements.
+        rows_and_window: two int32: rows of the bucket, rows of a request in target verify.
+        extend_lens: address of [batch] int32 or int64, rows of each request; read in draft extend only.
+        extend_stride: stride of `extend_lens`, in bytes.
+        fields: addresses of the other buffers, a tuple over the steps and, within a step, over the buffers that are
+            there; None if there are none.
         MODE: DECODE, TARGET_VERIFY or DRAFT_EXTEND.
         RATIO: tokens of a compressed group.
         PAGE_SIZE: tokens of a page.
-        STEPS: the power of two at or above the number of steps.
-        RING: the power of two at or above RATIO.
-        BLOCK: page table entries that a program handles at a time.
+        STEPS: steps of the group.
+        ROWS: rows of a program that does not write page tables, a power of two.
+        RING: the power of two at or above RATIO; 1 without ring group locations.
+        BLOCK: page table entries that a program handles first, a lane each.
+        BLOCK_BITS: the power of two that BLOCK is.
+        WIDE: page table entries that it handles at a time after those.
         SCAN: requests that a program sums at a time; draft extend only.
+        FIELDS: buffers of a step in `fields`.
+        SEQUENCE_LENGTHS: place of that buffer among a step's in `fields`; -1 where absent, and so on.
+        ROW_REQ_POOL_INDICES: as above.
+        PREFIX_LENGTHS: as above.
+        COMPRESSED_LENGTHS: as above.
+        WRITE_LOCS: as above.
+        LOGICAL_POSITIONS: as above.
+        PENDING_RING_SLOTS: as above.
+        RING_GROUP_LOCS: as above.
     """
-    row = tl.program_id(0)
-    split = tl.program_id(1)
-    # The steps of this program: from `begin` to before `finish`.
-    share = tl.cdiv(len(offsets), tl.num_programs(2))
-    begin = tl.program_id(2) * share
-    finish = tl.minimum(begin + share, len(offsets))
-    last_real = real.to(tl.int32)
-    end = width.to(tl.int32)
-
-    # The row's request.
-    bits = row * 0
-    request = row
-    if MODE == TARGET_VERIFY:
-        request = row // window.to(tl.int32)
-    elif MODE == DRAFT_EXTEND:
-        request, first, bits = _packed_request(
-            row, req_pool_indices, extend_lens, slot_stride, extend_stride, flags, last_real, rows, SCAN
-        )
-    slot = _load_clipped(req_pool_indices, request, slot_stride, flags & _REQ_POOL_INDICES_INT64, last_real)
-
-    # Its length and prefix.
+    flags = _low(flags_and_real)
+    real = _high(flags_and_real)
+    slots = _low(slots_and_width)
+    width = _high(slots_and_width)
+    heads = _low(heads_and_pages)
+    num_pages = _high(heads_and_pages)
+    rows = _low(rows_and_window)
+    window = _high(rows_and_window)
+    table = _int32s(req_to_token)
+    pitch = table_col_stride * PAGE_SIZE
+    page_bits = flags >> _PAGE_BITS
+    program = tl.program_id(0)
     if MODE == DRAFT_EXTEND:
-        # Here a length is a difference of two live values: exact first, clipped after.
-        whole_length = _load_exact(seq_lens, request, seq_stride, flags & _SEQ_LENS_INT64, last_real)
-        extend = _load_exact(extend_lens, request, extend_stride, flags & _EXTEND_LENS_INT64, last_real)
-        whole_length = tl.maximum(whole_length, _LOWEST)
-        start = tl.maximum(whole_length - tl.maximum(extend, 0), 0)
-        prefix = tl.minimum(start, _HIGHEST).to(tl.int32)
-        length = tl.minimum(tl.minimum(start, _HIGHEST) + 1 + (row - first), whole_length).to(tl.int32)
-    else:
-        length = _load_clipped(seq_lens, request, seq_stride, flags & _SEQ_LENS_INT64, last_real)
-        prefix = length
-        if MODE == TARGET_VERIFY:
-            length += row - request * window.to(tl.int32) + 1
-    real_row = (request < last_real) & ((slot != 0) | ((flags & _PADDING_BY_SLOT) == 0))
-    known_slot = (slot >= 0) & (slot < slots.to(tl.int32))
-    # A step is served if its length is from 1 to here.
-    longest = tl.where(real_row & known_slot, end, 0)
-
-    # As a rule every step can be served, and what follows from the contrary is left out.
-    whole = (length + lowest.to(tl.int32) > 0) & (length + highest.to(tl.int32) <= longest)
-
-    # A lane a step, where steps wait for memory: all of them together.
-    step = tl.arange(0, STEPS)
-    wanted = length + _pick(offsets, step).to(tl.int32)
-    mine = tl.where(step < finish, step, -1) >= begin
-    served = (wanted > 0) & (wanted <= longest)
-    n = tl.where(served, wanted, 1)
-    source = req_to_token.to(tl.pointer_type(tl.int32))
-    table_row = slot.to(tl.int64) * table_row_stride
-    if page_table is not None:
-        # One walk over the row's pages serves all steps, as far as the longest of them is live.
-        farthest = length + highest.to(tl.int32)
-        if whole == 0:
-            farthest = tl.max(tl.where(served & mine, n, 0), 0)
-        pages = tl.minimum((farthest + PAGE_SIZE - 1) // PAGE_SIZE, num_pages.to(tl.int32))
-        walked = source + table_row
-        page_pitch = table_col_stride * PAGE_SIZE
-        page = split * BLOCK + tl.arange(0, BLOCK)
-        entry = tl.load(walked + page.to(tl.int64) * page_pitch, page < pages, other=0)
-    if split == 0:
-        if write_locs is not None:
-            place = tl.where(served, table_row, 0) + (n - 1).to(tl.int64) * table_col_stride
-            last = tl.load(source + place, mine & (n % RATIO == 0), other=0)
-
-        for which in tl.static_range(len(offsets)):
-            if (which >= begin) & (which < finish):
-                reached = length + offsets[which].to(tl.int32)
-                alive = (reached > 0) & (reached <= longest)
-                row_length = tl.where(alive, reached, 1)
-                row_slot = tl.where(alive, slot, 0)
-                position = row_length - 1
-                if sequence_lengths is not None:
-                    tl.store(sequence_lengths[which].to(tl.pointer_type(tl.int32)) + row, row_length)
-                if row_req_pool_indices is not None:
-                    tl.store(row_req_pool_indices[which].to(tl.pointer_type(tl.int32)) + row, row_slot)
-                if prefix_lengths is not None:
-                    before = position if MODE == DECODE else tl.where(alive, tl.maximum(prefix, 0), 0)
-                    tl.store(prefix_lengths[which].to(tl.pointer_type(tl.int32)) + row, before)
-                if compressed_lengths is not None:
-                    tl.store(compressed_lengths[which].to(tl.pointer_type(tl.int32)) + row, row_length // RATIO)
-                if logical_positions is not None:
-                    tl.store(logical_positions[which].to(tl.pointer_type(tl.int32)) + row, position)
-                if pending_ring_slots is not None:
-                    pending = row_slot.to(tl.int64) * RATIO + position % RATIO
-                    tl.store(pending_ring_slots[which].to(tl.pointer_type(tl.int64)) + row, pending)
-                if ring_group_locs is not None:
-                    member = tl.arange(0, RING)
-                    value = row_slot * RATIO + tl.maximum(position - (RATIO - 1 - member), 0) % RATIO
-                    ring = ring_group_locs[which].to(tl.pointer_type(tl.int32)) + row * ring_stride
-                    tl.store(ring + member, value, member < RATIO)
-
-        if write_locs is not None:
-            # A group stays within its page, so the slot of its last token names the group's compressed slot.
-            written = _pick(write_locs, step).to(tl.pointer_type(tl.int32))
-            tl.store(written + row, tl.maximum(last, 0) // RATIO, mine)
-        if (whole == 0) | (bits != 0):
-            if page_table is not None:
-                # Inert rows show slot 0's first page.
-                strays = tl.where(mine, tl.where(served, 0, 1), 0) * num_pages.to(tl.int32)
-                spare = tl.load(source + step * 0, strays > 0, other=0)
-                shown = _pick(page_table, step).to(tl.pointer_type(tl.int32))
-                tl.store(shown + row * page_stride, tl.maximum(spare, 0) // PAGE_SIZE, strays > 0)
-            fault = tl.where(wanted <= 0, _LENGTH_NOT_POSITIVE, tl.where(wanted > end, _LENGTH_EXCEEDS_TABLE, 0))
-            fault = tl.where(known_slot, fault, _SLOT_OUT_OF_TABLE)
-            fault = tl.where(mine, tl.where(real_row, fault, 0) | bits, 0)
-            word = status.to(tl.pointer_type(tl.int32))
-            tl.atomic_or(word + step * 0, fault, fault != 0, sem="relaxed")
-
-    if page_table is not None:
-        stride = tl.num_programs(1) * BLOCK
-        for _ in range(split * BLOCK, pages, stride):
-            value = tl.maximum(entry, 0) // PAGE_SIZE
-            at = row * page_stride + page
-            # The next block is on its way while this one is stored.
-            ahead = page + stride
-            entry = tl.load(walked + ahead.to(tl.int64) * page_pitch, ahead < pages, other=0)
-            for which in tl.static_range(len(offsets)):
-                if (which >= begin) & (which < finish):
-                    reached = length + offsets[which].to(tl.int32)
-                    held = tl.minimum((reached + PAGE_SIZE - 1) // PAGE_SIZE, pages)
-                    held = tl.where(reached <= longest, held, 0)
-                    tl.store(page_table[which].to(tl.pointer_type(tl.int32)) + at, value, page < held)
-            page = ahead
+        # To search for a row's request costs most here, so that a program does all of a row.
+        _lane, page, row, part, begin, stride = _span(program, page_bits, BLOCK, BLOCK_BITS, WIDE)
+        place = _times(row, page_stride)
+        slot, length, prefix, longest, bits = _resolve(
+            row,
+            seq_lens,
+            req_pool_indices,
+            extend_lens,
+            seq_stride,
+            slot_stride,
+            extend_stride,
+            flags,
+            real,
+            slots,
+            width,
+            rows,
+            window,
+            MODE,
+            SCAN,
+        )
+        source = table + _times(slot, table_row_stride)
+        if page_table is not None:
+            end = _farthest(length, longest, offsets, STEPS)
+            entry = _read_pages(source, page, pitch, num_pages, end, PAGE_SIZE)
+        if part == 0:
+            member = tl.arange(0, RING)
+            for which in tl.static_range(STEPS):
+                _write_fields(
+                    which,
+                    row + member * 0,
+                    member,
+                    slot,
+                    length,
+                    prefix,
+                    longest,
+                    bits,
+                    table,
+                    table_row_stride,
+                    table_col_stride,
+                    rows,
+                    num_pages,
+                    page_stride,
+                    offsets,
+                    page_table,
+                    status,
+                    ring_stride,
+                    fields,
+                    MODE,
+                    RATIO,
+                    PAGE_SIZE,
+                    FIELDS,
+                    SEQUENCE_LENGTHS,
+                    ROW_REQ_POOL_INDICES,
+                    PREFIX_LENGTHS,
+                    COMPRESSED_LENGTHS,
+                    WRITE_LOCS,
+                    LOGICAL_POSITIONS,
+                    PENDING_RING_SLOTS,
+                    RING_GROUP_LOCS,
+                )
+        if page_table is not None:
+            if begin < num_pages:
+                _write_beyond(
+                    page_table,
+                    offsets,
+                    source,
+                    place,
+                    begin,
+                    stride,
+                    pitch,
+                    length,
+                    longest,
+                    num_pages,
+                    PAGE_SIZE,
+                    STEPS,
+                    WIDE,
+                )
+            _write_pages(page_table, offsets, place, page, entry, length, longest, num_pages, PAGE_SIZE, STEPS)
+    elif program < heads:
+        # A program has a step and a block of rows.
+        lane = tl.arange(0, ROWS * RING)
+        head_row = program // STEPS * ROWS + lane // RING
+        head_slot, head_length, head_prefix, head_longest, head_bits = _resolve(
+            head_row,
+            seq_lens,
+            req_pool_indices,
+            extend_lens,
+            seq_stride,
+            slot_stride,
+            extend_stride,
+            flags,
+            real,
+            slots,
+            width,
+            rows,
+            window,
+            MODE,
+            SCAN,
+        )
+        for which in tl.static_range(STEPS):
+            if program % STEPS == which:
+                _write_fields(
+                    which,
+                    head_row,
+                    lane % RING,
+                    head_slot,
+                    head_length,
+                    head_prefix,
+                    head_longest,
+                    head_bits,
+                    table,
+                    table_row_stride,
+                    table_col_stride,
+                    rows,
+                    num_pages,
+                    page_stride,
+                    offsets,
+                    page_table,
+                    status,
+                    ring_stride,
+                    fields,
+                    MODE,
+                    RATIO,
+                    PAGE_SIZE,
+                    FIELDS,
+                    SEQUENCE_LENGTHS,
+                    ROW_REQ_POOL_INDICES,
+                    PREFIX_LENGTHS,
+                    COMPRESSED_LENGTHS,
+                    WRITE_LOCS,
+                    LOGICAL_POSITIONS,
+                    PENDING_RING_SLOTS,
+                    RING_GROUP_LOCS,
+                )
+    elif page_table is not None:
+        # A lane a page: of each row as many first pages as `page_bits` says; the others, if there are any, in a loop.
+        lanes, page, own_row, _part, begin, stride = _span(program - heads, page_bits, BLOCK, BLOCK_BITS, WIDE)
+        # Where all lanes have one row, the compiler still cannot tell, and keeps to vector instructions; it would
+        # take uniform ones otherwise, and those wait for each other about twice as long.
+        near_row = lanes >> page_bits
+        near_slot, near_length, _near_prefix, near_longest, _near_bits = _resolve(
+            near_row,
+            seq_lens,
+            req_pool_indices,
+            extend_lens,
+            seq_stride,
+            slot_stride,
+            extend_stride,
+            flags,
+            real,
+            slots,
+            width,
+            rows,
+            window,
+            MODE,
+            SCAN,
+        )
+        near_end = _farthest(near_length, near_longest, offsets, STEPS)
+        near_source = table + _times(near_slot, table_row_stride)
+        near_entry = _read_pages(near_source, page, pitch, num_pages, near_end, PAGE_SIZE)
+        if begin < num_pages:
+            far_slot, far_length, _far_prefix, far_longest, _far_bits = _resolve(
+                own_row,
+                seq_lens,
+                req_pool_indices,
+                extend_lens,
+                seq_stride,
+                slot_stride,
+                extend_stride,
+                flags,
+                real,
+                slots,
+                width,
+                rows,
+                window,
+                MODE,
+                SCAN,
+            )
+            _write_beyond(
+                page_table,
+                offsets,
+                table + _times(far_slot, table_row_stride),
+                _times(own_row, page_stride),
+                begin,
+                stride,
+                pitch,
+                far_length,
+                far_longest,
+                num_pages,
+                PAGE_SIZE,
+                STEPS,
+                WIDE,
+            )
+        near_place = _times(near_row, page_stride)
+        _write_pages(
+            page_table,
+            offsets,
+            near_place,
+            page,
+            near_entry,
+            near_length,
+            near_longest,
+            num_pages,
+            PAGE_SIZE,
+            STEPS,
+        )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from . import _core, launchers
-from .compile import FIELDS, MODES, KernelVariant, Shape, choose_shape, compile_stats, shapes
+from .compile import FIELDS, MODES, KernelVariant, Shape, choose_shape, compile_stats, shape_of_binary
 from .errors import LayoutError, UnsupportedError
 from .layouts import RequestTable, StepBuffers
 from .plans import Blueprint, Explanation, ReplayPlan, ReplayStatus, StagedPlan, TritonPlan
@@ -157,8 +157,7 @@ class ReplayPlanner:
             return
         present = tuple(name for name in FIELDS if name in named)
         for size in sizes:
-            for shape in shapes() if self._shape is None else (self._shape,):
-                self._load(self._variant(mode, size, present, shape))
+            self._load(self._variant(mode, size, present, self._shape or shape_of_binary(size)))
 
     def drop(self, plan: ReplayPlan) -> bool:
         """Forgets a plan; whether it was kept. Whoever holds it can still run it."""
@@ -199,9 +198,13 @@ class ReplayPlanner:
         draft_token_num: int | None,
         padding: str,
     ) -> ReplayPlan:
-        cuts = [
-            self._shape or choose_shape(rows, len(group), pages)
-            for rows, group, pages in zip(request.group_rows, request.groups, request.group_pages, strict=True)
+        shapes = [
+            self._shape or choose_shape(mode, len(group), rows, pages)
+            for group, rows, pages in zip(request.groups, request.group_rows, request.group_pages, strict=True)
+        ]
+        variants = [
+            self._variant(mode, len(group), tuple(buffers), shape)
+            for group, buffers, shape in zip(request.groups, request.group_buffers, shapes, strict=True)
         ]
         blueprint = Blueprint(
             request=request,
@@ -212,7 +215,11 @@ class ReplayPlanner:
             padding=padding,
             backend=self.backend,
             status_word=self._next_status(),
-            shapes=cuts,
+            variants=variants,
+            cuts=[
+                variant.cut(rows, shape.lanes)
+                for variant, rows, shape in zip(variants, request.group_rows, shapes, strict=True)
+            ],
             fallbacks=list(self._reasons),
         )
         if self.backend == "host":
@@ -221,10 +228,6 @@ class ReplayPlanner:
             blueprint.kernels = []
             blueprint.fallbacks.append(f"tensors on {self.table.device} are staged through the host")
             return StagedPlan(blueprint, self._cache)
-        blueprint.variants = [
-            self._variant(mode, len(group), tuple(buffers), shape)
-            for group, buffers, shape in zip(request.groups, request.group_buffers, cuts, strict=True)
-        ]
         blueprint.kernels = []
         if launchers.interpreting() and self._driver == "cuda":
             return TritonPlan(blueprint, self._cache)
@@ -262,6 +265,7 @@ class ReplayPlanner:
             compress_ratio=self.table.compress_ratio,
             page_size=self.table.page_size,
             block=shape.block,
+            wide=shape.wide,
             num_warps=shape.num_warps,
         )
 

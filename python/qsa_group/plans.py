@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import _core
-from .compile import FIELDS, KernelVariant, Shape, nested_arguments
+from .compile import FIELDS, KernelVariant, nested_arguments
 from .errors import LaunchError
 from .launchers import capturing, interpreting
 
@@ -71,8 +71,8 @@ class Blueprint:
     padding: str
     backend: str
     status_word: torch.Tensor
-    shapes: list[Shape]
-    variants: list[KernelVariant] = field(default_factory=list)
+    variants: list[KernelVariant]
+    cuts: list[tuple[int, int, int]]
     compiled: list[Any] = field(default_factory=list)
     kernels: list[_core.Kernel] | None = None
     hooks: list[list[Any]] = field(default_factory=list)
@@ -101,7 +101,7 @@ class ReplayPlan(_core.Plan):
             blueprint.request,
             cache,
             blueprint.status_word.data_ptr(),
-            [(shape.splits, shape.shares) for shape in blueprint.shapes],
+            blueprint.cuts,
             blueprint.kernels,
             blueprint.hooks,
         )
@@ -360,10 +360,10 @@ def launch_by_triton(
     blueprint = plan._blueprint
     variant = blueprint.variants[group]
     words = plan._arguments(group, seq_lens, req_pool_indices, num_padding, extend_lens, alone=alone)
-    shape = blueprint.shapes[group]
-    if blueprint.request.group_rows[group] == 0:
+    programs, _, _ = blueprint.cuts[group]
+    if programs == 0:
         return
-    grid = (blueprint.request.group_rows[group], shape.splits, shape.shares)
+    grid = (programs, 1, 1)
     arguments = nested_arguments(words, variant)
     if interpreting():
         from .kernel import refresh_kernel

@@ -1,7 +1,9 @@
 //! Launch arguments of a group: packed once, patched and started a call.
 //!
 //! Every kernel parameter is 8 bytes, so a group's arguments are one array of words. The order here is the order of
-//! the kernel's signature in `kernel.py`: the live words first, then the fixed ones, then each buffer of every step.
+//! the kernel's signature in `kernel.py`: what every program reads, the offsets, the page tables, then what only the
+//! other programs read, a step after the other. Numbers below 2**31 go two to a word, since every 64 bytes of arguments
+//! that a program touches cost it a miss of the constant cache.
 
 use std::mem::MaybeUninit;
 
@@ -10,15 +12,15 @@ use crate::error::Result;
 use crate::inputs::LiveInputs;
 use crate::layout::{Field, MAX_GROUP_STEPS, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout};
 
-/// Words that a call patches: three addresses, three strides, flags, requests that are not padding.
-const LIVE_WORDS: usize = 8;
-/// Words that stay: table, its strides, slots and width; rows, page count, two strides, window, least and greatest
-/// offset, status.
-const FIXED_WORDS: usize = 13;
+/// Words before the offsets: two addresses, two strides, flags with the requests that are not padding; the table, its
+/// strides, its slots with its width; programs that write no page tables with pages, the page tables' stride.
+const LEADING_WORDS: usize = 11;
+/// Words between the page tables and the other buffers: status, a stride, rows with window, extend lengths and their stride.
+const MIDDLE_WORDS: usize = 5;
 /// Scratch parameters that Triton appends; null, since a kernel that needs scratch is refused.
 pub const SCRATCH_WORDS: usize = 2;
 /// Most words of a launch.
-const MAX_WORDS: usize = LIVE_WORDS + FIXED_WORDS + MAX_GROUP_STEPS * (NUM_FIELDS + 1) + SCRATCH_WORDS;
+const MAX_WORDS: usize = num_words(MAX_GROUP_STEPS, NUM_FIELDS) + SCRATCH_WORDS;
 
 /// Bits of the kernel's `flags` parameter.
 mod flags {
@@ -26,21 +28,39 @@ mod flags {
     pub const REQ_POOL_INDICES_INT64: u64 = 2;
     pub const EXTEND_LENS_INT64: u64 = 4;
     pub const PADDING_BY_SLOT: u64 = 8;
+    /// From here on, the power of two that are a row's first pages, which have a lane each.
+    pub const PAGE_SHIFT: u32 = 8;
 }
 
 /// The packed arguments of one group's launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packed {
     words: Box<[u64]>,
-    /// Rows of the group: programs in x.
-    rows: u32,
-    /// Programs that divide a row's pages and its steps: programs in y and z.
-    cut: (u32, u32),
+    /// Place of the extend lengths among the words; their stride follows.
+    extend_at: usize,
+    /// Programs of the launch; 0 for a bucket of no rows.
+    programs: u32,
+}
+
+/// How a launch is cut up; `compile.py` says by which rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Programs of the launch.
+    pub programs: u32,
+    /// Those of them, the first ones, that write no page tables.
+    pub heads: u32,
+    /// The first pages of a row that have a lane each are two to this power.
+    pub page_bits: u32,
 }
 
 /// Words of the arguments of `num_steps` steps of which each has `num_buffers` buffers, without scratch.
 pub const fn num_words(num_steps: usize, num_buffers: usize) -> usize {
-    LIVE_WORDS + FIXED_WORDS + num_steps * (num_buffers + 1)
+    LEADING_WORDS + num_steps.div_ceil(2) + num_steps * num_buffers + MIDDLE_WORDS
+}
+
+/// Two numbers below 2**31 in a word.
+const fn pair(low: u64, high: u64) -> u64 {
+    low | high << 32
 }
 
 /// Page entries of a row that exist.
@@ -56,39 +76,49 @@ impl Packed {
         padding: Padding,
         steps: &[&StepLayout],
         status: u64,
-        cut: (u32, u32),
+        cut: Cut,
         scratch_words: usize,
     ) -> Packed {
         let first = steps[0];
         let stride = |field| first.buffer(field).map_or(0, |buffer| buffer.row_stride);
+        let address = |field| move |step: &&StepLayout| step.buffer(field).map(|buffer| buffer.ptr);
+        let by_slot = if padding == Padding::Slot { flags::PADDING_BY_SLOT } else { 0 };
         let mut words = Vec::with_capacity(MAX_WORDS);
-        words.extend([0; LIVE_WORDS]);
-        words[6] = if padding == Padding::Slot { flags::PADDING_BY_SLOT } else { 0 };
-        let offset = |step: &&StepLayout| if mode == Mode::Decode { step.offset as u64 } else { 0 };
         words.extend([
+            0,
+            0,
+            0,
+            0,
+            by_slot | u64::from(cut.page_bits) << flags::PAGE_SHIFT,
             table.ptr,
             table.row_stride,
             table.col_stride,
-            table.slots,
-            table.width,
-            first.rows,
-            num_pages(table, first),
+            pair(table.slots, table.width),
+            pair(u64::from(cut.heads), num_pages(table, first)),
             stride(Field::PageTable),
-            stride(Field::RingGroupLocs),
-            match mode {
-                Mode::TargetVerify { draft_token_num } => u64::from(draft_token_num),
-                Mode::Decode | Mode::DraftExtend => 1,
-            },
-            steps.iter().map(offset).min().unwrap_or(0),
-            steps.iter().map(offset).max().unwrap_or(0),
-            status,
         ]);
-        for (field, _) in first.present() {
-            words.extend(steps.iter().filter_map(|step| step.buffer(field)).map(|buffer| buffer.ptr));
+        let offset = |step: &&StepLayout| if mode == Mode::Decode { step.offset as u64 } else { 0 };
+        words.extend(steps.chunks(2).map(|two| pair(offset(&two[0]), two.get(1).map_or(0, offset))));
+        words.extend(steps.iter().filter_map(address(Field::PageTable)));
+        words.extend([
+            status,
+            stride(Field::RingGroupLocs),
+            pair(
+                first.rows,
+                match mode {
+                    Mode::TargetVerify { draft_token_num } => u64::from(draft_token_num),
+                    Mode::Decode | Mode::DraftExtend => 1,
+                },
+            ),
+            0,
+            0,
+        ]);
+        let extend_at = words.len() - 2;
+        for step in steps {
+            words.extend(step.present().filter(|(field, _)| *field != Field::PageTable).map(|(_, buffer)| buffer.ptr));
         }
-        words.extend(steps.iter().map(offset));
         words.extend(std::iter::repeat_n(0, scratch_words));
-        Packed { words: words.into_boxed_slice(), rows: first.rows as u32, cut }
+        Packed { words: words.into_boxed_slice(), extend_at, programs: cut.programs }
     }
 
     /// The words of a call, in the kernel's order, scratch included.
@@ -106,14 +136,16 @@ impl Packed {
         let extend = inputs.extend_lens.as_ref().unwrap_or(lens);
         words[0] = lens.ptr;
         words[1] = slots.ptr;
-        words[2] = extend.ptr;
-        words[3] = lens.byte_stride();
-        words[4] = slots.byte_stride();
-        words[5] = extend.byte_stride();
-        words[6] |= if lens.wide { flags::SEQ_LENS_INT64 } else { 0 }
-            | if slots.wide { flags::REQ_POOL_INDICES_INT64 } else { 0 }
-            | if extend.wide { flags::EXTEND_LENS_INT64 } else { 0 };
-        words[7] = inputs.real();
+        words[2] = lens.byte_stride();
+        words[3] = slots.byte_stride();
+        words[4] |= pair(
+            if lens.wide { flags::SEQ_LENS_INT64 } else { 0 }
+                | if slots.wide { flags::REQ_POOL_INDICES_INT64 } else { 0 }
+                | if extend.wide { flags::EXTEND_LENS_INT64 } else { 0 },
+            inputs.real(),
+        );
+        words[self.extend_at] = extend.ptr;
+        words[self.extend_at + 1] = extend.byte_stride();
         words
     }
 
@@ -125,7 +157,7 @@ impl Packed {
 
     /// Programs in x, y and z.
     pub fn grid(&self) -> (u32, u32, u32) {
-        (self.rows, self.cut.0, self.cut.1)
+        (self.programs, 1, 1)
     }
 
     /// Starts the group's kernel.
@@ -141,7 +173,7 @@ impl Packed {
     #[inline]
     pub unsafe fn launch(&self, kernel: &Kernel, inputs: &LiveInputs, stream: Handle) -> Result<()> {
         let mut words = [MaybeUninit::uninit(); MAX_WORDS];
-        if self.rows == 0 {
+        if self.programs == 0 {
             return Ok(());
         }
         let shape = kernel.shape(self.grid());
@@ -199,7 +231,15 @@ mod tests {
 
     fn packed(mode: Mode, padding: Padding) -> Packed {
         let steps = [step(0x10000, 1), step(0x20000, 2)];
-        Packed::new(&table(), mode, padding, &[&steps[0], &steps[1]], 0x77, (4, 2), SCRATCH_WORDS)
+        Packed::new(
+            &table(),
+            mode,
+            padding,
+            &[&steps[0], &steps[1]],
+            0x77,
+            Cut { programs: 18, heads: 2, page_bits: 1 },
+            SCRATCH_WORDS,
+        )
     }
 
     fn kernel(params: usize, behaviour: stub::Behaviour, expected: usize) -> Result<Kernel> {
@@ -218,10 +258,11 @@ mod tests {
             num_padding: 2,
         };
         let words = packed(Mode::Decode, Padding::Slot).arguments(&inputs);
-        let live = [0x100, 0x200, 0x100, 16, 8, 16, 1 | 4 | 8, 4];
-        let fixed = [0x1000, 512, 1, 9, 512, 8, 6, 10, 0, 1, 1, 2, 0x77];
-        let steps = [0x10000, 0x20000, 0x10100, 0x20100, 1, 2, 0, 0];
-        assert_eq!(words, [&live[..], &fixed[..], &steps[..]].concat());
+        let leading = [0x100, 0x200, 16, 8, (1 | 4 | 8 | 1 << 8) | 4 << 32];
+        let table = [0x1000, 512, 1, 9 | 512 << 32, 2 | 6 << 32, 10];
+        let pages = [1 | 2 << 32, 0x10100, 0x20100];
+        let others = [0x77, 0, 8 | 1 << 32, 0x100, 16, 0x10000, 0x20000, 0, 0];
+        assert_eq!(words, [&leading[..], &table[..], &pages[..], &others[..]].concat());
         assert_eq!(words.len(), num_words(2, 2) + SCRATCH_WORDS);
     }
 
@@ -234,10 +275,28 @@ mod tests {
             num_padding: -5,
         };
         let words = packed(Mode::DraftExtend, Padding::Count).arguments(&inputs);
-        assert_eq!((words[2], words[6], words[7]), (0x300, 4, 6));
-        assert_eq!(words[words.len() - 4..], [0, 0, 0, 0]);
+        assert_eq!((words[17], words[18]), (0x300, 16));
+        assert_eq!(words[4], (4 | 1 << 8) | 6 << 32);
+        assert_eq!(words[11], 0);
         let words = packed(Mode::TargetVerify { draft_token_num: 3 }, Padding::Count).arguments(&inputs);
-        assert_eq!(words[17], 3);
+        assert_eq!(words[16], 8 | 3 << 32);
+    }
+
+    #[test]
+    fn an_odd_step_has_a_word_of_offsets_for_itself() {
+        let steps = [step(0x10000, 1), step(0x20000, 2), step(0x30000, 7)];
+        let members: Vec<&StepLayout> = steps.iter().collect();
+        let cut = Cut { programs: 27, heads: 3, page_bits: 0 };
+        let packed = Packed::new(&table(), Mode::Decode, Padding::Count, &members, 0x77, cut, 1);
+        let inputs = LiveInputs {
+            seq_lens: vector(0x100, true),
+            req_pool_indices: vector(0x200, true),
+            extend_lens: None,
+            num_padding: 0,
+        };
+        let words = packed.arguments(&inputs);
+        assert_eq!(words[11..16], [1 | 2 << 32, 7, 0x10100, 0x20100, 0x30100]);
+        assert_eq!(words.len(), num_words(3, 2) + 1);
     }
 
     #[test]
@@ -251,8 +310,7 @@ mod tests {
                 extend_lens: None,
                 num_padding: 99,
             };
-            assert_eq!(packed.arguments(&inputs)[6], if wide { 1 | 4 } else { 2 });
-            assert_eq!(packed.arguments(&inputs)[7], 0);
+            assert_eq!(packed.arguments(&inputs)[4], if wide { 1 | 4 } else { 2 } | 1 << 8);
         }
         assert_eq!(packed, before);
     }
@@ -271,7 +329,7 @@ mod tests {
         // SAFETY: the stub reads nothing behind the addresses.
         unsafe { packed.launch(&kernel, &inputs, 0) }.unwrap();
         let (shape, last) = stub::last_launch().unwrap();
-        assert_eq!((shape.grid, shape.threads, last), ((8, 4, 2), 128, 0));
+        assert_eq!((shape.grid, shape.threads, last), ((18, 1, 1), 128, 0));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use pyo3::types::{PyList, PyTuple};
 use qsa_group_core::driver::{Driver, Kernel, KernelImage, stub};
 use qsa_group_core::error::{Error, Place};
 use qsa_group_core::inputs::{Admission, LiveInputs};
-use qsa_group_core::launch::{self, Packed, SCRATCH_WORDS};
+use qsa_group_core::launch::{self, Cut, Packed, SCRATCH_WORDS};
 use qsa_group_core::layout::StepLayout;
 use qsa_group_core::refresh::refresh;
 
@@ -105,7 +105,7 @@ pub struct Plan {
     admission: Admission,
     executor: Executor,
     status: u64,
-    shapes: Vec<(u32, u32)>,
+    cuts: Vec<Cut>,
     counters: Arc<Counters>,
     runs: AtomicU64,
     overlap_runs: AtomicU64,
@@ -187,7 +187,7 @@ impl Plan {
             request.padding,
             &members,
             self.status,
-            self.shapes[group],
+            self.cuts[group],
             scratch_words,
         )
     }
@@ -211,29 +211,31 @@ fn no_such_step(step: usize, steps: usize) -> Error {
 impl Plan {
     /// `kernels` is None for a host plan, one `Kernel` a group for a direct one, and empty for one that Python runs.
     #[new]
-    #[pyo3(signature = (request, cache, status, shapes, kernels=None, hooks=vec![]))]
+    #[pyo3(signature = (request, cache, status, cuts, kernels=None, hooks=vec![]))]
     fn new(
         py: Python<'_>,
         request: Py<Request>,
         cache: &crate::cache::Cache,
         status: u64,
-        shapes: Vec<(u32, u32)>,
+        cuts: Vec<(u32, u32, u32)>,
         kernels: Option<Vec<Py<LoadedKernel>>>,
         hooks: Vec<Py<PyList>>,
     ) -> Result<Plan> {
         let content = request.get();
         let groups = content.grouping.groups.len();
         let kernels_fit = kernels.as_ref().is_none_or(|kernels| kernels.is_empty() || kernels.len() == groups);
-        if shapes.len() != groups || !kernels_fit {
+        if cuts.len() != groups || !kernels_fit {
             return Err(Error::Layout {
-                place: Place::Argument("shapes"),
+                place: Place::Argument("cuts"),
                 what: "length",
-                given: shapes.len().to_string(),
+                given: cuts.len().to_string(),
                 wanted: format!("{groups}, one a group, as of kernels"),
-                remedy: "pass one shape and one kernel a group",
+                remedy: "pass one cut and one kernel a group",
             }
             .into());
         }
+        let cuts: Vec<Cut> =
+            cuts.into_iter().map(|(programs, heads, page_bits)| Cut { programs, heads, page_bits }).collect();
         let pack = |group: usize, scratch_words: usize| {
             Packed::new(
                 &content.table,
@@ -241,7 +243,7 @@ impl Plan {
                 content.padding,
                 &content.members(group),
                 status,
-                shapes[group],
+                cuts[group],
                 scratch_words,
             )
         };
@@ -272,7 +274,7 @@ impl Plan {
             admission,
             executor,
             status,
-            shapes,
+            cuts,
             counters: cache.counters(),
             runs: AtomicU64::new(0),
             overlap_runs: AtomicU64::new(0),
