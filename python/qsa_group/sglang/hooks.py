@@ -37,6 +37,7 @@ class _Watch(State):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
+        self.draft = {}
         self.comparer = Comparer(settings.verify_every) if settings.verify_every else None
 
     def restart(self) -> None:
@@ -97,13 +98,12 @@ def _draft_out_graph(original: Original, self: Any, forward_batch: Any, in_captu
     if in_capture:
         _capture(original, self, "draft", _draft_mode, forward_batch)
         return
-    # As `_replay`, spelt out here: a replay is called once a round, and a call of Python is a good part of it.
     state = self.__dict__.get(ATTRIBUTE)
-    if state is None:
-        original(self, forward_batch)
-    elif not state.replay("draft", self, forward_batch, original):
-        COUNTS.sglang += 1
-        original(self, forward_batch)
+    bucket = None if state is None else state.draft.get(forward_batch.batch_size)
+    if bucket is None:
+        _replay(original, self, "draft", forward_batch)
+    else:
+        bucket.replay_draft(self, forward_batch)
 
 
 def _backend_out_graph(original: Original, self: Any, forward_batch: Any, in_capture: bool = False) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from qsa_group._core import input_addresses
 from qsa_group.errors import LayoutError, PlanChangedError, QsaGroupError
 from qsa_group.planner import ReplayPlan, ReplayPlanner
 
@@ -99,7 +100,7 @@ class Bucket:
         self.leftover = tuple(step for step in range(len(metadata)) if step not in planned)
         self.inputs = inputs
         self.draft_token_num = draft_token_num
-        self.bound: set[tuple[int, int, int]] = set()
+        self.bound: set[tuple[int, ...]] = set()
         self.recorded = False
         self.tainted = False
         self.loaded = False
@@ -140,40 +141,46 @@ class Bucket:
 
     def replay(self, owner: Any, forward_batch: Any) -> bool:
         """Refreshes the bucket for the live batch; False where SGLang must do it."""
-        is_draft = self.phase == "draft"
+        if self.phase == "draft":
+            self.replay_draft(owner, forward_batch)
+            return True
         if self.recorded:
-            # A draft batch that fills its bucket is handed over as it is, after it was copied to where the graph reads;
-            # see `fixed_inputs`.
-            if not is_draft:
-                self._check_addresses(_addresses(self.phase, forward_batch))
-            elif getattr(forward_batch, "num_padding", None):
-                self._check_addresses((forward_batch.seq_lens.data_ptr(), forward_batch.req_pool_indices.data_ptr(), 0))
+            given = _addresses(self.phase, forward_batch)
+            if given not in self.bound:
+                raise self._not_bound(given)
             COUNTS.recorded += 1
-        elif is_draft:
-            self._run(forward_batch.seq_lens, forward_batch.req_pool_indices, _padding(forward_batch), None)
-            COUNTS.launched += 1
         elif not self._launch(owner, forward_batch):
             return False
-        if is_draft:
-            for backend, metadata in zip(owner.attn_backends, self.metadata, strict=True):
-                backend.forward_metadata = metadata
-            if self.leftover:
-                self._leave(owner, forward_batch)
-        else:
-            owner.forward_metadata = self.metadata[0]
+        owner.forward_metadata = self.metadata[0]
         return True
 
-    def _check_addresses(self, given: tuple[int, int, int]) -> None:
-        """Refuses tensors that no recorded refresh reads: the graph would go by values that nobody vouches for."""
-        if given not in self.bound:
-            raise PlanChangedError(
-                f"the {self.phase} graph of batch size {self.batch_size} refreshes itself from the buffers of its "
-                "capture, but is replayed with other tensors; set QSA_GROUP_SGLANG_MODE=direct for a runner that does "
-                "this",
-                field="inputs",
-                planned=sorted(self.bound),
-                given=given,
-            )
+    def replay_draft(self, owner: Any, forward_batch: Any) -> None:
+        """As `replay`, for a draft bucket: called once a round, so that every call and lookup more counts."""
+        if self.recorded:
+            # A batch that fills its bucket is handed over as it is, after it was copied to where the graph reads; see
+            # `fixed_inputs`.
+            if getattr(forward_batch, "num_padding", None):
+                given = input_addresses(forward_batch.seq_lens, forward_batch.req_pool_indices)
+                if given not in self.bound:
+                    raise self._not_bound(given)
+            COUNTS.recorded += 1
+        else:
+            self._run(forward_batch.seq_lens, forward_batch.req_pool_indices, _padding(forward_batch), None)
+            COUNTS.launched += 1
+        for backend, metadata in zip(owner.attn_backends, self.metadata, strict=True):
+            backend.forward_metadata = metadata
+        if self.leftover:
+            self._leave(owner, forward_batch)
+
+    def _not_bound(self, given: tuple[int, ...]) -> PlanChangedError:
+        """Tensors that no recorded refresh reads: the graph would go by values that nobody vouches for."""
+        return PlanChangedError(
+            f"the {self.phase} graph of batch size {self.batch_size} refreshes itself from the buffers of its capture, "
+            "but is replayed with other tensors; set QSA_GROUP_SGLANG_MODE=direct for a runner that does this",
+            field="inputs",
+            planned=sorted(self.bound),
+            given=given,
+        )
 
     def _launch(self, owner: Any, forward_batch: Any) -> bool:
         """One launch before the replay of a verify or extend graph."""
@@ -255,6 +262,7 @@ class State:
     Attributes:
         settings: the switches at the time of the first capture.
         buckets: by phase and batch size.
+        draft: draft buckets that are replayed without asking the state, by batch size.
         retired: buckets from before the buffers were made anew. Their graphs are not replayed any more, but SGLang
             still keeps the old metadata until the same bucket is captured again, and so does this.
     """
@@ -262,6 +270,7 @@ class State:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.buckets: dict[str, dict[int, Bucket]] = {"draft": {}, "verify": {}, "extend": {}}
+        self.draft = self.buckets["draft"]
         self.retired: dict[tuple[str, int], Bucket] = {}
         self._planners: dict[tuple[int, ...], ReplayPlanner] = {}
         self._declined: set[tuple[str, int]] = set()
@@ -434,17 +443,17 @@ def _padding(forward_batch: Any) -> int:
     return getattr(forward_batch, "num_padding", None) or 0
 
 
-def _addresses(phase: str, forward_batch: Any, capture: bool = False) -> tuple[int, int, int]:
-    """Where a batch's inputs stand."""
-    extend = 0
-    if phase == "extend":
-        tensor = getattr(forward_batch.spec_info, "extend_seq_lens_tensor", None)
-        if tensor is None and capture:
-            tensor = getattr(forward_batch, "extend_seq_lens", None)
-        extend = 0 if tensor is None else tensor.data_ptr()
-    return forward_batch.seq_lens.data_ptr(), forward_batch.req_pool_indices.data_ptr(), extend
+def _addresses(phase: str, forward_batch: Any, capture: bool = False) -> tuple[int, ...]:
+    """Where a batch's inputs stand: two addresses, three in draft extend."""
+    found = input_addresses(forward_batch.seq_lens, forward_batch.req_pool_indices)
+    if phase != "extend":
+        return found
+    tensor = getattr(forward_batch.spec_info, "extend_seq_lens_tensor", None)
+    if tensor is None and capture:
+        tensor = getattr(forward_batch, "extend_seq_lens", None)
+    return *found, 0 if tensor is None else tensor.data_ptr()
 
 
-def _tensor_addresses(inputs: Inputs) -> tuple[int, int, int]:
-    extend = 0 if inputs.extend_lens is None else inputs.extend_lens.data_ptr()
-    return inputs.seq_lens.data_ptr(), inputs.req_pool_indices.data_ptr(), extend
+def _tensor_addresses(inputs: Inputs) -> tuple[int, ...]:
+    found = input_addresses(inputs.seq_lens, inputs.req_pool_indices)
+    return found if inputs.extend_lens is None else (*found, inputs.extend_lens.data_ptr())
