@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
+
+PAGE_SIZE = tl.constexpr(64)
 
 
 @triton.jit
@@ -23,6 +26,32 @@ def empty_kernel() -> Callable[..., None]:
 
     def call(*_: Any) -> None:
         launch(num_warps=1)
+
+    return call
+
+
+@triton.jit
+def _copy(seq_lens, req_pool_indices, req_to_token, width, page_table, page_stride, pages: tl.constexpr):
+    row = tl.program_id(0)
+    length = tl.load(seq_lens + row)
+    slot = tl.load(req_pool_indices + row).to(tl.int64)
+    page = tl.arange(0, pages)
+    live = page * PAGE_SIZE < length
+    entry = tl.load(req_to_token + slot * width + page * PAGE_SIZE, live, other=0)
+    tl.store(page_table + row * page_stride + page, entry // PAGE_SIZE, live)
+
+
+def copy_kernel(table: torch.Tensor, page_table: torch.Tensor, live: int) -> Callable[..., None]:
+    """The least that any refresh with a page table must do, specialised for one shape, and nothing else.
+
+    A program a row: its length and slot, the request table at each page, one step's page table. No offsets, no other
+    buffer, no check of what the inputs hold; a page a thread.
+    """
+    pages = max(triton.next_power_of_2(-(-live // PAGE_SIZE.value)), 128)
+    launch = _copy[(page_table.shape[0],)]
+
+    def call(seq_lens: torch.Tensor, req_pool_indices: torch.Tensor, *_: Any) -> None:
+        launch(seq_lens, req_pool_indices, table, table.shape[1], page_table, page_table.stride(0), pages, num_warps=4)
 
     return call
 

@@ -181,15 +181,19 @@ class Bench:
         if self.mode == "draft_extend":
             launches["sglang_fused"] = 2
         variants = [Variant(name, looped(call, theirs), launches.get(name, 1)) for name, call in calls.items()]
-        variants += [Variant(name, looped(plans[name].run, ours)) for name in ("direct", "triton") if name in plans]
         if "direct" in plans:
+            variants.append(Variant("direct", looped(plans["direct"].run, ours)))
+            # Right after it, since their ratio is the finest of all.
             for name in ("bare", "triton_c_launcher", "torch_static"):
                 made = attempt(row["errors"], name, partial(self._other, name, plans["direct"], ours[0]))
                 if made is not None:
                     variants.append(Variant(name, made))
+        if "triton" in plans:
+            variants.append(Variant("triton", looped(plans["triton"].run, ours)))
         variants.append(Variant("empty", looped(self.empty, theirs)))
         host_times(variants, torch.cuda.synchronize, batches=self.options.batches)
         row["host_us"] = {v.name: {**summary(v.samples, 1e6), "calls": v.calls} for v in variants if v.samples}
+        row["host_turns"] = {v.name: [round(1e6 * s, 4) for s in v.samples] for v in variants}
         for variant in variants:
             row["errors"].update(variant.errors)
 
@@ -208,7 +212,12 @@ class Bench:
         self, row: Row, calls: dict[str, Any], theirs: Sequence[Any], plans: dict[str, Any], ours: Sequence[Any]
     ) -> None:
         found: dict[str, Any] = {}
+        from _launchers import copy_kernel
+
         wanted = [(name, call, theirs) for name, call in calls.items()] + [("empty", self.empty, theirs)]
+        if self.mode == "decode" and row["live"] <= 8192:
+            page_table = self.workload.buffers(row["rows"], 0)["page_table"]
+            wanted.append(("copy", copy_kernel(self.workload.table, page_table, row["live"]), theirs))
         if "slot" in plans:
             wanted.append(("ours", plans["slot"].run, ours))
         for name, call, inputs in wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,10 @@ RATIOS = {
     "gpu/fused": ("gpu_us", "ours", "sglang_fused"),
     "gpu/step": ("gpu_us", "ours", "sglang_per_step"),
     "gpu/empty": ("gpu_us", "ours", "empty"),
+    "gpu/copy": ("gpu_us", "ours", "copy"),
+    "copy/fused": ("gpu_us", "copy", "sglang_fused"),
+    "copy/empty": ("gpu_us", "copy", "empty"),
+    "bare/casts": ("host_us", "bare", "sglang_casts"),
 }
 
 
@@ -28,12 +33,18 @@ def median(row: Row, kind: str, name: str) -> Value:
 
 
 def add_ratios(row: Row) -> None:
-    """Writes ``row["ratios"]`` from the medians of the row."""
+    """Writes ``row["ratios"]``: of GPU times the ratio of the medians, of host times the median of the turns' ratios.
+
+    The variants take turns, and a host's speed drifts within seconds, so that times of one turn are compared.
+    """
     ratios: dict[str, float] = {}
+    turns = row.get("host_turns", {})
     for name, (kind, of, against) in RATIOS.items():
         a, b = median(row, kind, of), median(row, kind, against)
-        if a is not None and b:
-            ratios[name] = round(a / b, 4)
+        if a is None or not b:
+            continue
+        pairs = list(zip(turns.get(of, ()), turns.get(against, ()), strict=False)) if kind == "host_us" else []
+        ratios[name] = round(statistics.median(x / y for x, y in pairs) if pairs else a / b, 4)
     row["ratios"] = ratios
 
 
@@ -141,6 +152,7 @@ _COLUMNS = (
     ("g.ours", "gpu_us", "ours"),
     ("g.fused", "gpu_us", "sglang_fused"),
     ("g.empty", "gpu_us", "empty"),
+    ("g.copy", "gpu_us", "copy"),
 )
 
 

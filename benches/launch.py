@@ -141,7 +141,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-check", action="store_true", help="do not compare the values with SGLang's")
     options = parser.parse_args(argv)
     if options.batches is None:
-        options.batches = 15 if options.grid == "quick" else 9
+        options.batches = 15 if options.grid == "quick" else 13
     if options.batch and max(options.batch) > MAX_BATCH:
         parser.error(f"a batch is at most {MAX_BATCH}")
     if options.steps and max(options.steps) > max(STEPS):
