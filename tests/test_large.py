@@ -13,7 +13,10 @@ from strategies import INT32_MAX, Inputs
 from support import Backend, Harness, refresh_once
 
 SOME_PAGES = [255, 256, 257, 1023, 1025, 2100]
-"""Around the kernel's blocks of 256 entries, and around four programs a row."""
+"""Around the kernel's blocks of 128 and 256 entries, and around eight of them."""
+
+FAR_PAGES = [129, 256, 257, 641, 1281, 2305]
+"""Where a row has one program: around its first block and the wide ones after it, for few steps and for many."""
 
 
 @pytest.mark.parametrize("pages", SOME_PAGES)
@@ -22,6 +25,38 @@ def test_page_tables_longer_than_one_block(backend: Backend, pages: int) -> None
     lens = [pages * 4 - 3, pages * 4 - 1, 7]
     refresh_once(backend, Round(tokens, lens, [1, 2, 3], rows=3, page=4, offsets=[1, 2]))
     refresh_once(backend, Round(tokens, lens, [1, 2, 3], rows=3, page=4, max_pages=pages))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_page_tables_past_the_first_block_in_a_bucket_of_many_rows(backend: Backend, steps: int) -> None:
+    """Three real rows, far apart in length, in a bucket whose rows have one program each."""
+    tokens = random_table(np.random.default_rng(1), 4, 2600 * 2, 2)
+    offsets = list(range(1, steps + 1))
+    for pages in FAR_PAGES:
+        lens = [pages * 2 - steps, 1, pages * 2 + 1 - steps]
+        refresh_once(backend, Round(tokens, lens, [1, 2, 3], rows=70, ratio=2, page=2, offsets=offsets))
+
+
+@pytest.mark.parametrize("mode", ["target_verify", "draft_extend"])
+def test_far_pages_in_the_other_modes(backend: Backend, mode: str) -> None:
+    tokens = random_table(np.random.default_rng(1), 4, 2600 * 2, 2)
+    more = {"draft_token_num": 2} if mode == "target_verify" else {"extend_lens": [2, 0, 2]}
+    for pages in FAR_PAGES:
+        round_ = Round(tokens, [pages * 2 - 1, 5, pages], [1, 2, 3], rows=70, ratio=2, page=2, mode=mode, **more)
+        refresh_once(backend, round_)
+
+
+def test_rows_with_few_pages_share_a_program(backend: Backend) -> None:
+    """Three pages a row: a program of the page tables has 64 or 32 rows, and the last one's are not all there."""
+    tokens = random_table(np.random.default_rng(1), 80, 3 * 4, 4)
+    for rows in (1, 63, 64, 65, 79):
+        lens = [q % 12 + 1 for q in range(rows)]
+        slots = [q + 1 for q in range(rows)]
+        for offsets in ([0], [0, 0], [0, 0, 0, 0]):
+            refresh_once(backend, Round(tokens, lens, slots, rows=rows, page=4, offsets=offsets))
+        refresh_once(
+            backend, Round(tokens, lens[:1], slots[:1], rows=rows, page=4, mode="draft_extend", extend_lens=[1])
+        )
 
 
 def test_page_table_of_more_than_eight_thousand_entries(backend: Backend) -> None:
