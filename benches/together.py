@@ -2,9 +2,10 @@
 
     python benches/together.py --json together.json
 
-The work of one launch for both is that of a decode launch with as many steps more as verify has rows a request: the
-same rows, lengths and page tables. So its time is measured by that, without a kernel that takes two row sets. The gain
-is GPU time as nodes of CUDA graphs, in microseconds a round; recorded refreshes cost the host nothing either way.
+One launch for both writes what a decode launch with as many steps more as verify has rows a request writes, and reads
+the request table for each verify row on top. So that launch's time stands for it, and the gain shown is the most that
+there can be. It is GPU time as nodes of CUDA graphs, in microseconds a round; recorded refreshes cost the host nothing
+either way.
 """
 
 from __future__ import annotations

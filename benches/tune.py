@@ -100,6 +100,10 @@ def measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
             lens = inputs[0][0].new_full((batch,), per_request - 1)
             inputs = [(s, r, 0, lens) for s, r in inputs]
         shapes: list[Cut] = [(s * block[0], *block) for s in options.splits for block in options.blocks]
+        rule = choose_shape(options.mode, steps, rows, context * 1024 // PAGE_SIZE)
+        cut = (rule.lanes, rule.block, rule.wide, rule.num_warps)
+        if cut not in shapes:
+            shapes.append(cut)
         times: dict[Cut, float] = {}
         errors: dict[str, str] = {}
 
@@ -116,7 +120,6 @@ def measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
             again = attempt(errors, str(shape), partial(timed, shape))
             if again is not None:
                 times[shape] = min(times[shape], again)
-        rule = choose_shape(options.mode, steps, rows, context * 1024 // PAGE_SIZE)
         point = {
             "batch": batch,
             "rows": rows,
@@ -124,7 +127,7 @@ def measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
             "context": context * 1024,
             "live": live * 1024,
             "empty_us": gpu_time(empty, inputs, copies=20, samples=5)["median"],
-            "rule": [rule.lanes, rule.block, rule.wide, rule.num_warps],
+            "rule": list(cut),
             "us": {str(list(shape)): round(value, 3) for shape, value in times.items()},
             "errors": errors,
         }

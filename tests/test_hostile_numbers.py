@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,3 +74,16 @@ def test_status_is_of_one_plan_alone(backend: Backend) -> None:
     first.run(round_.but(slots=[9, 1]))
     assert int(first.plan.status()) == oracle.SLOT_OUT_OF_TABLE
     assert int(second.plan.status()) == 0
+
+
+@pytest.mark.parametrize("mode", ["decode", "target_verify", "draft_extend"])
+@pytest.mark.parametrize(("width", "max_pages"), [(64, 0), (7, 3)], ids=["no columns", "table under a page"])
+def test_inert_rows_where_no_page_exists(backend: Backend, mode: str, width: int, max_pages: int) -> None:
+    """They have no first page to show: nothing may be written where it would be, nor between the rows."""
+    more: dict[str, Any] = {"offsets": [1, 3]}
+    if mode != "decode":
+        more = {"draft_token_num": 2} if mode == "target_verify" else {"extend_lens": [1, 2]}
+    table = random_table(np.random.default_rng(3), 3, width, 8)
+    round_ = Round(table, [4, 99], [1, 2], rows=6, page=8, mode=mode, max_pages=max_pages, **more)
+    refresh_once(backend, round_, page_gap=2)
+    refresh_once(backend, round_.but(slots=[7, -1]), page_gap=2)

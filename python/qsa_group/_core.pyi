@@ -61,7 +61,7 @@ class Request:
 
     @property
     def group_pages(self) -> list[int]:
-        """Columns of each group's page table; 0 where there is none."""
+        """Page entries of a row that each group's launch has; 0 without page tables."""
 
 @final
 class Kernel:

@@ -27,7 +27,7 @@ FIELDS = (
     "ring_group_locs",
     "page_table",
 )
-"""Names of a step's buffers in the order of the kernel's parameters and of the Rust core."""
+"""Names of a step's buffers in the order of the Rust core."""
 
 MODES = {"decode": 0, "target_verify": 1, "draft_extend": 2}
 
@@ -52,7 +52,7 @@ MIDDLE = ("status", "ring_stride", "rows_and_window", "extend_lens", "extend_str
 _SCAN = 1024
 """Extend lengths that a program sums at a time; the core bounds a bucket's rows so that a block's sum fits 31 bits."""
 
-_LANES = 32
+_WARP = 32
 """Threads of a warp, on all NVIDIA GPUs."""
 
 
@@ -61,7 +61,8 @@ class Shape:
     """How a launch is cut up.
 
     Attributes:
-        lanes: first page table entries of a row that have a lane each, a power of two.
+        lanes: first page table entries of a row that have a lane each, a power of two: at least a block, unless that is
+            more than there are.
         block: page table entries that a program handles first, a lane each.
         wide: page table entries that a program handles at a time after those.
         num_warps: warps of a program.
@@ -109,8 +110,8 @@ class KernelVariant:
 
     @property
     def rows(self) -> int:
-        """Rows of a program that does not write page tables: as many as its threads have lanes for."""
-        return max(_LANES * self.num_warps // self.ring, 1)
+        """Rows of a head: as many as its threads have lanes for."""
+        return max(_WARP * self.num_warps // self.ring, 1)
 
     def constants(self) -> dict[str, int]:
         """Values of the kernel's compile-time parameters."""
@@ -138,7 +139,7 @@ class KernelVariant:
         }
 
     def cut(self, rows: int, lanes: int) -> tuple[int, int, int]:
-        """Programs of a launch over `rows` rows, those of them that write no page tables, and the log2 of `lanes`."""
+        """Programs of a launch over `rows` rows, those of them that are heads, and the log2 of `lanes`."""
         heads = 0 if self.mode == "draft_extend" else -(-rows // self.rows) * self.num_steps
         walkers = -(-rows * lanes // self.block) if "page_table" in self.buffers or not heads else 0
         return heads + walkers, heads, lanes.bit_length() - 1

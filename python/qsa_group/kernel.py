@@ -1,18 +1,20 @@
 """The Triton kernel, and nothing else.
 
-A launch has two kinds of programs. The first ones write all buffers but the page tables: each has one step and a block
-of rows, a lane for each entry of a row's ring group. The others write page tables: those of one row divide its pages
-among them, and read each entry of the request table once for all steps. A mode differs from the others in one place:
-how a row finds its request, length and prefix.
+A launch has two kinds of programs. The first ones, the heads, write all that a row has but the pages of its tokens:
+each has one step and a block of rows, a lane for each entry of a row's ring group. The others write those pages: the
+ones of a row divide its pages among them, and read each entry of the request table once for all steps. In draft extend,
+where to find a row's request costs most, there are no heads, and one program does all of a row. Otherwise the modes
+differ in one place: how a row finds its request, length and prefix.
 
 Every argument is an int64, addresses too, and nothing is specialised on values, so that one binary serves every batch,
 padding, stride, dtype and alignment. `rust/core/src/launch.rs` packs the arguments in the order of the signature: what
-page tables take first, then what a step takes together, in few lines of the constant cache: each line is a miss at
-every launch, and these misses took as long as the memory reads do.
+the pages of a decode step take first, then the rest, a step's buffers after each other. So a program touches few lines
+of the constant cache: each is a miss at every launch, and these misses took as long as the memory reads do.
 
-The time of a refresh is a few memory latencies: the live vectors, then the request table, then the stores. So each
-program is a short one without branches, in which the compiler can place what needs no memory under the loads; loads
-that do not need each other are started together, and all before the first store, which no later load overtakes.
+The time of a refresh is a few memory latencies: the live vectors, then the request table, then the stores. So the way
+of a decode or verify row, as far as its pages have lanes, is short and has no branches within: the compiler places what
+needs no memory under the loads, loads that do not need each other are started together, and all before the first store,
+which no later load overtakes.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def _load_halves(address, index, stride, is_int64, limit):
 
 @triton.jit
 def _load_clipped(address, index, stride, is_int64, limit):
-    """Element `index` as int32, clipped to `_LOWEST` and `_HIGHEST`."""
+    """Element `index` as int32: at most `_HIGHEST`, and `_LOWEST` for what is below all int32."""
     low, high = _load_halves(address, index, stride, is_int64, limit)
     fits = (high == (low >> 31)) | (is_int64 == 0)
     return tl.where(fits, tl.minimum(low, _HIGHEST), tl.where(high < 0, _LOWEST, _HIGHEST))
@@ -98,7 +100,7 @@ def _packed_request(
     the second its first row. A row after the packed ones gets request `real`. Returns (request, first row, bits).
     """
     # Sums are clipped to one past the bucket, which keeps every partial sum within 31 bits and rows past it out of it.
-    ceiling = (rows + 1).to(tl.int32)
+    ceiling = rows + 1
     request = row * 0
     first = row * 0
     total = row * 0
@@ -306,9 +308,10 @@ def _write_fields(
     PENDING_RING_SLOTS: tl.constexpr,
     RING_GROUP_LOCS: tl.constexpr,
 ):
-    """All of a step's buffers but its page table, for a block of lanes: each a `row` and a `member` of its ring group.
+    """All of a step's buffers but the pages of its tokens. A lane has a `row` and a `member` of its ring group.
 
-    One lane of a row writes what a row has one of. Rows past the bucket write nothing.
+    One lane of a row writes what a row has one of. Rows past the bucket write nothing. Inert rows get their one page
+    here, served rows theirs from `_write_pages`, so that no entry has two writers.
     """
     single = tl.where(member == 0, row, rows) < rows
     wanted = length + _offset(offsets, which) + member * 0
@@ -408,7 +411,7 @@ def refresh_kernel(
         table_row_stride: from a slot of the table to the next, in elements.
         table_col_stride: from a token of the table to the next, in elements.
         slots_and_width: two int32: slots of the table, tokens of a slot.
-        heads_and_pages: two int32: programs that write no page tables, page table entries of a row that exist.
+        heads_and_pages: two int32: programs that are heads, page table entries of a row that exist.
         page_stride: row stride of the page tables, in elements.
         offsets: what each step adds to a length, a tuple of pairs of int32; 0 in every mode but decode.
         page_table: addresses of the page tables, a tuple over the steps; None where absent.
@@ -423,7 +426,7 @@ def refresh_kernel(
         RATIO: tokens of a compressed group.
         PAGE_SIZE: tokens of a page.
         STEPS: steps of the group.
-        ROWS: rows of a program that does not write page tables, a power of two.
+        ROWS: rows of a head, a power of two.
         RING: the power of two at or above RATIO; 1 without ring group locations.
         BLOCK: page table entries that a program handles first, a lane each.
         BLOCK_BITS: the power of two that BLOCK is.

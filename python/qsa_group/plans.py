@@ -342,7 +342,7 @@ class StagedPlan(PythonPlan):
 
 
 def present(step: StepBuffers) -> list[tuple[str, torch.Tensor]]:
-    """The buffers that a step has, in the kernel's order."""
+    """The buffers that a step has, by name."""
     found = ((name, getattr(step, name)) for name in FIELDS)
     return [(name, buffer) for name, buffer in found if buffer is not None]
 

@@ -1,8 +1,8 @@
 //! Launch arguments of a group: packed once, patched and started a call.
 //!
 //! Every kernel parameter is 8 bytes, so a group's arguments are one array of words. The order here is the order of
-//! the kernel's signature in `kernel.py`: what every program reads, the offsets, the page tables, then what only the
-//! other programs read, a step after the other. Numbers below 2**31 go two to a word, since every 64 bytes of arguments
+//! the kernel's signature in `kernel.py`: what the page tables of a decode step take, then the rest, a step's buffers
+//! after each other. Numbers below 2**31 go two to a word, since every 64 bytes of arguments
 //! that a program touches cost it a miss of the constant cache.
 
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use crate::inputs::LiveInputs;
 use crate::layout::{Field, MAX_GROUP_STEPS, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout};
 
 /// Words before the offsets: two addresses, two strides, flags with the requests that are not padding; the table, its
-/// strides, its slots with its width; programs that write no page tables with pages, the page tables' stride.
+/// strides, its slots with its width; heads with pages, the page tables' stride.
 const LEADING_WORDS: usize = 11;
 /// Words between the page tables and the other buffers: status, a stride, rows with window, extend lengths and their stride.
 const MIDDLE_WORDS: usize = 5;
@@ -47,7 +47,7 @@ pub struct Packed {
 pub struct Cut {
     /// Programs of the launch.
     pub programs: u32,
-    /// Those of them, the first ones, that write no page tables.
+    /// Those of them, the first ones, that write all but the pages of served rows.
     pub heads: u32,
     /// The first pages of a row that have a lane each are two to this power.
     pub page_bits: u32,
@@ -189,6 +189,9 @@ impl Packed {
     /// # Safety
     /// As for [`Packed::launch`].
     pub unsafe fn launch_bare(&self, kernel: &Kernel, inputs: &LiveInputs, stream: Handle, times: u64) -> Result<()> {
+        if self.programs == 0 {
+            return Ok(());
+        }
         let mut words = [MaybeUninit::uninit(); MAX_WORDS];
         let shape: LaunchShape = kernel.shape(self.grid());
         let words = self.patched(inputs, &mut words);

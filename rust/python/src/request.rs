@@ -5,6 +5,7 @@ use pyo3::types::{PyDict, PyInt, PyList, PyTuple};
 use qsa_group_core::cache::PlanKey;
 use qsa_group_core::error::{Error, Place};
 use qsa_group_core::group::{Grouping, group};
+use qsa_group_core::launch::num_pages;
 use qsa_group_core::layout::{
     Field, MAX_OFFSET, MAX_RATIO, MAX_ROWS, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec,
 };
@@ -187,10 +188,9 @@ impl Request {
         self.grouping.groups.iter().map(|group| names(&self.steps[group[0]])).collect()
     }
 
-    /// Columns of each group's page table; 0 where there is none.
+    /// Page entries of a row that each group's launch has; 0 without page tables.
     #[getter]
     fn group_pages(&self) -> Vec<u64> {
-        let pages = |step: &StepLayout| step.buffer(Field::PageTable).map_or(0, |table| table.cols);
-        self.grouping.groups.iter().map(|group| pages(&self.steps[group[0]])).collect()
+        self.grouping.groups.iter().map(|group| num_pages(&self.table, &self.steps[group[0]])).collect()
     }
 }
