@@ -8,9 +8,6 @@ from typing_extensions import Self, disjoint_base
 __version__: str
 MAX_GROUP_STEPS: int
 
-def input_addresses(seq_lens: torch.Tensor, req_pool_indices: torch.Tensor) -> tuple[int, int]:
-    """Addresses of a call's lengths and slots, for less than two calls of `data_ptr`."""
-
 def uses_exchange_api() -> bool:
     """Whether live tensors are read through DLPack's exchange table (torch 2.10 on) rather than through attributes."""
 

@@ -52,6 +52,9 @@ MIDDLE = ("status", "ring_stride", "rows_and_window", "extend_lens", "extend_str
 _SCAN = 1024
 """Extend lengths that a program sums at a time; the core bounds a bucket's rows so that a block's sum fits 31 bits."""
 
+_FEW_ROWS = 256
+"""Rows from which on a launch of one step has smaller programs."""
+
 _WARP = 32
 """Threads of a warp, on all NVIDIA GPUs."""
 
@@ -152,25 +155,25 @@ def choose_shape(mode: str, num_steps: int, rows: int, max_pages: int) -> Shape:
     programs divide long page tables, at little cost where few entries are live. Many rows fill a GPU by themselves.
     `benches/tune.py` measures the choice.
     """
-    block, wide, num_warps = _blocks(num_steps)
+    block, wide = _blocks(num_steps)
     # About a program for each multiprocessor, at most; from some rows on every program more costs more than it saves.
     programs = (128 if rows <= 8 else 64) // max(rows, 1)
     most = block << max(programs, 1).bit_length() - 1
     lanes = min(most, 1 << max(max_pages - 1, 0).bit_length())
     # In draft extend a program has one row.
+    # A single step leaves threads enough for more of a row at once; many rows do better with smaller programs.
+    num_warps = 8 if num_steps == 1 and mode != "draft_extend" and rows <= _FEW_ROWS else 4
     return Shape(max(lanes, block) if mode == "draft_extend" else lanes, block, wide, num_warps)
 
 
-def shape_of_binary(num_steps: int) -> Shape:
-    """The shape of the one binary that `choose_shape` leads to; its lanes do not count for that."""
-    return Shape(1, *_blocks(num_steps))
+def shapes_of_binaries(mode: str, num_steps: int) -> set[Shape]:
+    """A shape for each binary that `choose_shape` leads to; which lanes it has does not count for that."""
+    return {choose_shape(mode, num_steps, rows, 1) for rows in (_FEW_ROWS, _FEW_ROWS + 1)}
 
 
-def _blocks(num_steps: int) -> tuple[int, int, int]:
-    """Block, wide block and warps. Many steps are many stores a page, and smaller blocks keep their code short."""
-    if num_steps == 1:
-        return 256, 1024, 8
-    return (256, 1024, 4) if num_steps <= 3 else (128, 512, 4)
+def _blocks(num_steps: int) -> tuple[int, int]:
+    """Block and wide block. Many steps are many stores a page, and smaller blocks keep their code short."""
+    return (256, 1024) if num_steps <= 3 else (128, 512)
 
 
 _lock = threading.Lock()

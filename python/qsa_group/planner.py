@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from . import _core, launchers
-from .compile import FIELDS, MODES, KernelVariant, Shape, choose_shape, compile_stats, shape_of_binary
+from .compile import FIELDS, MODES, KernelVariant, Shape, choose_shape, compile_stats, shapes_of_binaries
 from .errors import LayoutError, UnsupportedError
 from .layouts import RequestTable, StepBuffers
 from .plans import Blueprint, Explanation, ReplayPlan, ReplayStatus, StagedPlan, TritonPlan
@@ -157,7 +157,8 @@ class ReplayPlanner:
             return
         present = tuple(name for name in FIELDS if name in named)
         for size in sizes:
-            self._load(self._variant(mode, size, present, self._shape or shape_of_binary(size)))
+            for shape in shapes_of_binaries(mode, size) if self._shape is None else (self._shape,):
+                self._load(self._variant(mode, size, present, shape))
 
     def drop(self, plan: ReplayPlan) -> bool:
         """Forgets a plan; whether it was kept. Whoever holds it can still run it."""

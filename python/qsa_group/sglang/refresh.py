@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from qsa_group._core import input_addresses
 from qsa_group.errors import LayoutError, PlanChangedError, QsaGroupError
 from qsa_group.planner import ReplayPlan, ReplayPlanner
 
@@ -160,7 +159,7 @@ class Bucket:
             # A batch that fills its bucket is handed over as it is, after it was copied to where the graph reads; see
             # `fixed_inputs`.
             if getattr(forward_batch, "num_padding", None):
-                given = input_addresses(forward_batch.seq_lens, forward_batch.req_pool_indices)
+                given = (forward_batch.seq_lens.data_ptr(), forward_batch.req_pool_indices.data_ptr())
                 if given not in self.bound:
                     raise self._not_bound(given)
             COUNTS.recorded += 1
@@ -445,7 +444,7 @@ def _padding(forward_batch: Any) -> int:
 
 def _addresses(phase: str, forward_batch: Any, capture: bool = False) -> tuple[int, ...]:
     """Where a batch's inputs stand: two addresses, three in draft extend."""
-    found = input_addresses(forward_batch.seq_lens, forward_batch.req_pool_indices)
+    found = (forward_batch.seq_lens.data_ptr(), forward_batch.req_pool_indices.data_ptr())
     if phase != "extend":
         return found
     tensor = getattr(forward_batch.spec_info, "extend_seq_lens_tensor", None)
@@ -455,5 +454,5 @@ def _addresses(phase: str, forward_batch: Any, capture: bool = False) -> tuple[i
 
 
 def _tensor_addresses(inputs: Inputs) -> tuple[int, ...]:
-    found = input_addresses(inputs.seq_lens, inputs.req_pool_indices)
+    found = (inputs.seq_lens.data_ptr(), inputs.req_pool_indices.data_ptr())
     return found if inputs.extend_lens is None else (*found, inputs.extend_lens.data_ptr())

@@ -28,18 +28,6 @@ mod _core {
         crate::tensor::uses_exchange_api(py)
     }
 
-    /// Addresses of a call's lengths and slots, for less than two calls of `data_ptr`.
-    #[pyfunction]
-    fn input_addresses(
-        seq_lens: &Bound<'_, PyAny>,
-        req_pool_indices: &Bound<'_, PyAny>,
-    ) -> crate::errors::Result<(u64, u64)> {
-        Ok((
-            crate::tensor::address(seq_lens, "seq_lens")?,
-            crate::tensor::address(req_pool_indices, "req_pool_indices")?,
-        ))
-    }
-
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("MAX_GROUP_STEPS", qsa_group_core::layout::MAX_GROUP_STEPS)?;

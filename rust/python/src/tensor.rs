@@ -190,20 +190,6 @@ pub fn live(object: &Bound<'_, PyAny>, name: &'static str) -> Result<LiveVector>
     }
 }
 
-/// Where a tensor's elements stand, as its `data_ptr` says.
-#[inline]
-pub fn address(object: &Bound<'_, PyAny>, name: &'static str) -> Result<u64> {
-    let py = object.py();
-    let torch = torch(py)?;
-    if !is_tensor(py, torch, object) {
-        return Err(not_a_tensor(object, Place::Argument(name)).into());
-    }
-    match torch.exchange.and_then(|api| exchange(api, object)) {
-        Some(tensor) => Ok(tensor.address()),
-        None => Ok(object.call_method0("data_ptr")?.extract()?),
-    }
-}
-
 impl DlTensor {
     /// Whether the elements are int64 rather than int32; None for any other type.
     #[inline]
