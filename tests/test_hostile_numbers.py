@@ -87,3 +87,11 @@ def test_inert_rows_where_no_page_exists(backend: Backend, mode: str, width: int
     round_ = Round(table, [4, 99], [1, 2], rows=6, page=8, mode=mode, max_pages=max_pages, **more)
     refresh_once(backend, round_, page_gap=2)
     refresh_once(backend, round_.but(slots=[7, -1]), page_gap=2)
+
+
+@pytest.mark.parametrize(("given", "as_good_as"), [(2**63, 2), (2**200, 2), (-(2**63) - 1, 0), (-(2**200), 0)])
+def test_padding_past_64_bits_is_clamped_as_any_other(backend: Backend, given: int, as_good_as: int) -> None:
+    round_ = Round(random_table(np.random.default_rng(3), 3, 64, 64), [5, 6], [1, 2], rows=3, num_padding=as_good_as)
+    harness = Harness(backend, round_)
+    harness.run(round_.but(num_padding=given))
+    harness.check(round_)

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use qsa_group_core::driver::{Driver, Kernel, KernelImage, stub};
@@ -193,6 +194,24 @@ impl Plan {
     }
 }
 
+/// A call's `num_padding`. It is clamped to the batch, so a number past 64 bits is as good as the last within.
+#[derive(Clone, Copy)]
+pub struct NumPadding(i64);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for NumPadding {
+    type Error = PyErr;
+
+    #[inline]
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<NumPadding> {
+        match object.extract::<i64>() {
+            Err(error) if error.is_instance_of::<PyOverflowError>(object.py()) => {
+                Ok(NumPadding(if object.lt(0)? { i64::MIN } else { i64::MAX }))
+            }
+            given => given.map(NumPadding),
+        }
+    }
+}
+
 fn run_by_python() -> Error {
     Error::Unsupported { what: "this plan is run by Python".to_string(), remedy: "call ReplayPlan.run" }
 }
@@ -284,16 +303,16 @@ impl Plan {
     }
 
     /// Refreshes every planned buffer from the live batch.
-    #[pyo3(signature = (seq_lens, req_pool_indices, num_padding=0, extend_lens=None))]
+    #[pyo3(signature = (seq_lens, req_pool_indices, num_padding=NumPadding(0), extend_lens=None), text_signature = "($self, seq_lens, req_pool_indices, num_padding=0, extend_lens=None)")]
     fn run(
         slf: &Bound<'_, Self>,
         seq_lens: &Bound<'_, PyAny>,
         req_pool_indices: &Bound<'_, PyAny>,
-        num_padding: i64,
+        num_padding: NumPadding,
         extend_lens: Option<&Bound<'_, PyAny>>,
     ) -> Result<()> {
         let plan = slf.get();
-        let inputs = plan.read(seq_lens, req_pool_indices, num_padding, extend_lens)?;
+        let inputs = plan.read(seq_lens, req_pool_indices, num_padding.0, extend_lens)?;
         if inputs.batch() == 0 {
             return Ok(());
         }
@@ -301,26 +320,26 @@ impl Plan {
         plan.counters.runs.fetch_add(1, Ordering::Relaxed);
         if plan.admission.overlaps_output(&inputs) {
             plan.note_overlap();
-            slf.call_method1("_run_apart", (seq_lens, req_pool_indices, num_padding, extend_lens))?;
+            slf.call_method1("_run_apart", (seq_lens, req_pool_indices, num_padding.0, extend_lens))?;
             return Ok(());
         }
         if plan.is_hooked(slf.py()) {
-            slf.call_method1("_run_hooked", (seq_lens, req_pool_indices, num_padding, extend_lens))?;
+            slf.call_method1("_run_hooked", (seq_lens, req_pool_indices, num_padding.0, extend_lens))?;
             return Ok(());
         }
         plan.execute(slf.py(), &inputs)
     }
 
     /// Checks and counts a call that Python runs: None for an empty batch, else whether an input overlaps an output.
-    #[pyo3(signature = (seq_lens, req_pool_indices, num_padding=0, extend_lens=None))]
+    #[pyo3(signature = (seq_lens, req_pool_indices, num_padding=NumPadding(0), extend_lens=None), text_signature = "($self, seq_lens, req_pool_indices, num_padding=0, extend_lens=None)")]
     fn _admit(
         &self,
         seq_lens: &Bound<'_, PyAny>,
         req_pool_indices: &Bound<'_, PyAny>,
-        num_padding: i64,
+        num_padding: NumPadding,
         extend_lens: Option<&Bound<'_, PyAny>>,
     ) -> Result<Option<bool>> {
-        let inputs = self.read(seq_lens, req_pool_indices, num_padding, extend_lens)?;
+        let inputs = self.read(seq_lens, req_pool_indices, num_padding.0, extend_lens)?;
         if inputs.batch() == 0 {
             return Ok(None);
         }
@@ -339,7 +358,7 @@ impl Plan {
     }
 
     /// The kernel's arguments of a group, or of one step of it alone, as numbers in the kernel's order.
-    #[pyo3(signature = (group, seq_lens, req_pool_indices, num_padding=0, extend_lens=None, alone=None))]
+    #[pyo3(signature = (group, seq_lens, req_pool_indices, num_padding=NumPadding(0), extend_lens=None, alone=None), text_signature = "($self, group, seq_lens, req_pool_indices, num_padding=0, extend_lens=None, alone=None)")]
     #[allow(clippy::too_many_arguments)] // `run`'s, and which launch is meant.
     fn _arguments<'py>(
         &self,
@@ -347,11 +366,11 @@ impl Plan {
         group: usize,
         seq_lens: &Bound<'_, PyAny>,
         req_pool_indices: &Bound<'_, PyAny>,
-        num_padding: i64,
+        num_padding: NumPadding,
         extend_lens: Option<&Bound<'_, PyAny>>,
         alone: Option<usize>,
     ) -> Result<Bound<'py, PyTuple>> {
-        let inputs = self.read(seq_lens, req_pool_indices, num_padding, extend_lens)?;
+        let inputs = self.read(seq_lens, req_pool_indices, num_padding.0, extend_lens)?;
         let request = self.request.get();
         let words = match (alone, &self.executor) {
             (Some(step), _) => self.packed_alone(request, step, group, 0).arguments(&inputs),
@@ -363,19 +382,19 @@ impl Plan {
     }
 
     /// Refreshes one step alone; the caller saw to it that no input shares memory with an output.
-    #[pyo3(signature = (step, seq_lens, req_pool_indices, num_padding=0, extend_lens=None))]
+    #[pyo3(signature = (step, seq_lens, req_pool_indices, num_padding=NumPadding(0), extend_lens=None), text_signature = "($self, step, seq_lens, req_pool_indices, num_padding=0, extend_lens=None)")]
     fn _run_step(
         &self,
         py: Python<'_>,
         step: usize,
         seq_lens: &Bound<'_, PyAny>,
         req_pool_indices: &Bound<'_, PyAny>,
-        num_padding: i64,
+        num_padding: NumPadding,
         extend_lens: Option<&Bound<'_, PyAny>>,
     ) -> Result<()> {
         let request = self.request.get();
         let group = request.group_of(step).ok_or_else(|| no_such_step(step, request.steps.len()))?;
-        let inputs = self.read(seq_lens, req_pool_indices, num_padding, extend_lens)?;
+        let inputs = self.read(seq_lens, req_pool_indices, num_padding.0, extend_lens)?;
         match &self.executor {
             Executor::Host => self.refresh_on_host(request, &[&request.steps[step]], &inputs),
             Executor::Direct { launches, stream_by_exchange, .. } => {
@@ -464,12 +483,12 @@ impl Plan {
 
 /// Takes what `Plan.run` takes and does nothing: what a call from Python costs by itself.
 #[pyfunction]
-#[pyo3(signature = (seq_lens, req_pool_indices, num_padding=0, extend_lens=None))]
+#[pyo3(signature = (seq_lens, req_pool_indices, num_padding=NumPadding(0), extend_lens=None), text_signature = "(seq_lens, req_pool_indices, num_padding=0, extend_lens=None)")]
 pub fn noop(
     seq_lens: &Bound<'_, PyAny>,
     req_pool_indices: &Bound<'_, PyAny>,
-    num_padding: i64,
+    num_padding: NumPadding,
     extend_lens: Option<&Bound<'_, PyAny>>,
 ) {
-    let _ = (seq_lens, req_pool_indices, num_padding, extend_lens);
+    let _ = (seq_lens, req_pool_indices, num_padding.0, extend_lens);
 }
