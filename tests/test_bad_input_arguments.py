@@ -30,7 +30,7 @@ from qsa_group import (
     StepBuffers,
     UnsupportedError,
 )
-from support import HOST, Harness, mode_arguments, planner_of
+from support import HOST, Backend, Harness, mode_arguments, planner_of
 
 
 @pytest.mark.parametrize("steps", [[], ()], ids=["list", "tuple"])
@@ -197,3 +197,56 @@ def test_every_error_is_of_this_package_and_of_a_builtin_kind() -> None:
     assert {QsaGroupError, RuntimeError} <= set(LaunchError.__mro__)
     with pytest.raises(ValueError, match="mode"):
         plan_with(**mode_arguments(round_in().but(mode="other")))
+
+
+@pytest.mark.parametrize(
+    ("call", "field", "given"),
+    [
+        (lambda planner, steps: planner.plan(steps, None), "mode", "NoneType"),
+        (lambda planner, steps: planner.plan(steps, padding=None), "padding", "NoneType"),
+        (lambda planner, steps: planner.warmup(None), "num_steps", "None"),
+        (lambda planner, steps: planner.warmup([1.5]), "num_steps", "1.5"),
+        (lambda planner, steps: planner.warmup([]), "num_steps", "[]"),
+        (lambda planner, steps: planner.warmup(17), "num_steps", "17"),
+        (lambda planner, steps: planner.warmup(1, ["decode"]), "mode", "['decode']"),
+        (lambda planner, steps: planner.warmup(1, buffers=None), "buffers", "None"),
+        (lambda planner, steps: planner.warmup(1, buffers=["x", 1]), "buffers", "'x', 1"),
+        (lambda planner, steps: ReplayPlanner(planner.table, cache_capacity=2**70), "cache_capacity", str(2**70)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_arguments_of_another_type_or_range(call: Any, field: str, given: str) -> None:
+    harness = Harness(HOST, round_in())
+    with pytest.raises(LayoutError) as caught:
+        call(harness.planner, harness.plan.steps)
+    assert caught.value.field == field
+    assert_says(caught.value, field, given)
+    harness.arena.assert_untouched()
+
+
+def test_verify_rows_of_a_request_that_no_bucket_holds() -> None:
+    """Every run would be refused for want of room, so the plan is."""
+    steps = [StepBuffers(sequence_lengths=torch.zeros(8, dtype=torch.int32))]
+    planner = planner_of(round_in(), HOST)
+    with pytest.raises(LayoutError) as caught:
+        planner.plan(steps, mode="target_verify", draft_token_num=9)
+    assert caught.value.field == "draft_token_num"
+    assert_says(caught.value, "draft_token_num", 9, 8, "step 0")
+    planner.plan(steps, mode="target_verify", draft_token_num=8)
+
+
+def test_ratio_past_what_the_kernel_has_lanes_for(backend: Backend) -> None:
+    if backend != Backend("triton", "cpu"):
+        pytest.skip("the interpreter's planner stands for all that start the kernel")
+    ratio = 1 << 21
+    table = RequestTable(torch.zeros((2, ratio), dtype=torch.int32), compress_ratio=ratio, page_size=ratio)
+    ring = torch.full((1, ratio), -7, dtype=torch.int32)
+    lengths = torch.full((1,), -7, dtype=torch.int32)
+    planner = ReplayPlanner(table, backend="triton")
+    with pytest.raises(LayoutError) as caught:
+        planner.plan([StepBuffers(sequence_lengths=lengths, ring_group_locs=ring)])
+    assert caught.value.field == "compress_ratio"
+    assert_says(caught.value, ratio, 1 << 20, "host")
+    planner.plan([StepBuffers(sequence_lengths=lengths)]).run(torch.tensor([5]), torch.tensor([1]))
+    assert lengths.tolist() == [6]
+    assert set(ring.flatten().tolist()) == {-7}

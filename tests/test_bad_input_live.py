@@ -192,3 +192,13 @@ def test_a_refused_call_leaves_the_plan_usable(backend: Backend) -> None:
         with pytest.raises(LayoutError):
             harness.plan.run(**{**live_inputs(harness.round, backend.device), "seq_lens": [1]})
         harness.refresh()
+
+
+@pytest.mark.parametrize("given", [1.5, None, "1", [1]], ids=repr)
+def test_padding_that_is_no_int(backend: Backend, given: Any) -> None:
+    harness = Harness(backend, round_in())
+    with pytest.raises(LayoutError) as caught:
+        harness.plan.run(**{**live_inputs(harness.round, backend.device), "num_padding": given})
+    assert caught.value.field == "num_padding"
+    assert_says(caught.value, "num_padding", type(given).__name__, "int")
+    harness.arena.assert_untouched()

@@ -209,7 +209,7 @@ def test_bench(call: Call, tmp_path: Path) -> None:
         (["demo", "--page-size", "6"], "page_size 6 is not a multiple of compress_ratio 4"),
         (["demo", "--context", "3"], "leaves no room for 4 draft tokens"),
         (["demo", "--pages", "9"], "cannot hold one full context"),
-        (["demo", "--steps", "0"], "not a whole number, 1 or more"),
+        (["demo", "--steps", "0"], "not a whole number from 1 to 2147483647"),
         (["demo", "--steps", "33"], "steps must be a whole number from 1 to 32"),
         (["demo", "--speed", "nan"], "not a number above 0"),
         (["demo", "--acceptance", "2"], "not a number from 0 to 1"),

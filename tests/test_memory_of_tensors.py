@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from qsa_group import CapacityError, LayoutError, ReplayPlan, ReplayPlanner, RequestTable, StepBuffers
+from qsa_group import CapacityError, LayoutError, PlanChangedError, ReplayPlan, ReplayPlanner, RequestTable, StepBuffers
 
 LENS, SLOTS = torch.tensor([100, 7, 1]), torch.tensor([3, 1, 2])
 
@@ -107,3 +107,36 @@ def test_table_numbers_that_are_no_small_integers(name: str, value: object) -> N
     with pytest.raises(LayoutError) as caught:
         RequestTable(torch.zeros((4, 256), dtype=torch.int32), **numbers)  # type: ignore[arg-type]
     assert caught.value.field == name
+
+
+@pytest.mark.parametrize("rows", [3, 1 << 18], ids=["on the heap", "mapped"])
+@pytest.mark.parametrize("moved", ["sequence_lengths", "req_to_token", "status_word"])
+def test_memory_that_moved_to_another_place(moved: str, rows: int) -> None:
+    """Sharing a tensor with another process frees the memory that the plan has the address of."""
+    held, buffer = table(), poisoned(rows)
+    plan = ReplayPlanner(held).plan([StepBuffers(sequence_lengths=buffer)])
+    tensor = {"sequence_lengths": buffer, "req_to_token": held.req_to_token, "status_word": plan.status_word}[moved]
+    planned = tensor.data_ptr()
+    tensor.share_memory_()
+    with pytest.raises(PlanChangedError, match="plan again") as caught:
+        plan.run(LENS, SLOTS)
+    assert caught.value.field == moved
+    assert hex(planned) in str(caught.value)
+    assert hex(tensor.data_ptr()) in str(caught.value)
+    assert set(buffer.tolist()) == {-7}
+
+
+def test_plan_after_memory_moved() -> None:
+    """A buffer is planned where it stands now. A table's address is as old as its `RequestTable`."""
+    held, buffer = table(), poisoned()
+    planner = ReplayPlanner(held)
+    planner.plan([StepBuffers(sequence_lengths=buffer)])
+    buffer.share_memory_()
+    planner.plan([StepBuffers(sequence_lengths=buffer)]).run(LENS, SLOTS)
+    assert buffer.tolist() == [101, 8, 2]
+    held.req_to_token.share_memory_()
+    with pytest.raises(PlanChangedError, match="new RequestTable"):
+        planner.plan([StepBuffers(sequence_lengths=poisoned())])
+    fresh = RequestTable(held.req_to_token, compress_ratio=4, page_size=64)
+    ReplayPlanner(fresh).plan([StepBuffers(sequence_lengths=buffer)]).run(LENS[:2], SLOTS[:2])
+    assert buffer.tolist() == [101, 8, 1]

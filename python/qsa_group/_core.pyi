@@ -99,6 +99,7 @@ class Plan:
         cuts: list[tuple[int, int, int]],
         kernels: list[Kernel] | None = None,
         hooks: list[list[Any]] = [],
+        memory: list[torch.Tensor] = [],
     ) -> Self: ...
     def run(
         self,

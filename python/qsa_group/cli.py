@@ -177,7 +177,7 @@ def _positive(text: str) -> int:
     except ValueError:
         value = 0
     if not 1 <= value < 1 << 31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {(1 << 31) - 1}")
     return value
 
 

@@ -19,6 +19,8 @@ __all__ = ["Explanation", "ReplayPlan", "ReplayPlanner", "ReplayStatus", "Reques
 _BACKENDS = ("auto", "direct", "triton", "host")
 _STATUS_WORDS = 1024
 """Status words that are allocated at a time, so that a plan made inside a capture need not allocate."""
+_MOST_LANES = 1 << 20
+"""Elements of a Triton tensor, at most."""
 
 
 class ReplayPlanner:
@@ -52,9 +54,10 @@ class ReplayPlanner:
             raise LayoutError(
                 f"table has type {type(table).__name__}, must be RequestTable; wrap req_to_token in one", field="table"
             )
-        if not isinstance(cache_capacity, int) or cache_capacity < 0:
+        if not isinstance(cache_capacity, int) or not 0 <= cache_capacity < 1 << 32:
             raise LayoutError(
-                f"cache_capacity has value {cache_capacity!r}, must be an int of at least 0; pass 0 to keep no plan",
+                f"cache_capacity has value {cache_capacity!r}, must be an int from 0 to {(1 << 32) - 1}; pass 0 to "
+                "keep no plan",
                 field="cache_capacity",
             )
         self.table = table
@@ -135,22 +138,23 @@ class ReplayPlanner:
             LayoutError: an unknown mode or buffer, or a group of less than one step.
             UnsupportedError: a kernel cannot be had here.
         """
-        named = {buffers} if isinstance(buffers, str) else set(buffers)
-        unknown = sorted(named - set(FIELDS))
+        names = [buffers] if isinstance(buffers, str) or not isinstance(buffers, Iterable) else list(buffers)
+        named = {name for name in names if isinstance(name, str)}
+        unknown = sorted({repr(name) for name in names if name not in FIELDS})
         if unknown or not named:
             raise LayoutError(
-                f"buffers has {unknown or 'nothing'}, must be names out of {', '.join(FIELDS)}; pass the names "
-                "of StepBuffers",
+                f"buffers has {', '.join(unknown) or 'nothing'}, must be names out of {', '.join(FIELDS)}; pass names "
+                "of StepBuffers' buffers",
                 field="buffers",
             )
-        if mode not in MODES:
+        if not isinstance(mode, str) or mode not in MODES:
             raise LayoutError(
                 f"mode has value {mode!r}, must be one of {', '.join(MODES)}; pass one of these", field="mode"
             )
-        sizes = [num_steps] if isinstance(num_steps, int) else list(num_steps)
-        if any(not 1 <= size <= _core.MAX_GROUP_STEPS for size in sizes):
+        sizes: list[Any] = list(num_steps) if isinstance(num_steps, Iterable) else [num_steps]
+        if not sizes or any(not isinstance(size, int) or not 1 <= size <= _core.MAX_GROUP_STEPS for size in sizes):
             raise LayoutError(
-                f"num_steps has value {sizes}, must be from 1 to {_core.MAX_GROUP_STEPS}; pass sizes of groups",
+                f"num_steps has value {sizes}, must be ints from 1 to {_core.MAX_GROUP_STEPS}; pass sizes of groups",
                 field="num_steps",
             )
         if self.backend == "host" or launchers.interpreting():
@@ -229,6 +233,12 @@ class ReplayPlanner:
             blueprint.kernels = []
             blueprint.fallbacks.append(f"tensors on {self.table.device} are staged through the host")
             return StagedPlan(blueprint, self._cache)
+        if any(variant.ring > _MOST_LANES for variant in variants):
+            raise LayoutError(
+                f"compress_ratio has value {self.table.compress_ratio}, must be at most {_MOST_LANES} where the kernel "
+                "refreshes ring_group_locs; leave that buffer out, or use backend 'host'",
+                field="compress_ratio",
+            )
         blueprint.kernels = []
         if launchers.interpreting() and self._driver == "cuda":
             return TritonPlan(blueprint, self._cache)

@@ -104,6 +104,7 @@ class ReplayPlan(_core.Plan):
             blueprint.cuts,
             blueprint.kernels,
             blueprint.hooks,
+            _host_memory(blueprint),
         )
 
     def __init__(self, blueprint: Blueprint, cache: _core.Cache) -> None:
@@ -339,6 +340,14 @@ class StagedPlan(PythonPlan):
         inner.reset_status()
         if status:
             self.status_word.bitwise_or_(status)
+
+
+def _host_memory(blueprint: Blueprint) -> list[torch.Tensor]:
+    """Aliases of all that a plan has the address of, where torch can move it: on the host."""
+    if blueprint.table.device.type != "cpu":
+        return []
+    buffers = [buffer.detach() for step in blueprint.steps for _, buffer in present(step)]
+    return [blueprint.table.req_to_token.detach(), blueprint.status_word.detach(), *buffers]
 
 
 def present(step: StepBuffers) -> list[tuple[str, torch.Tensor]]:

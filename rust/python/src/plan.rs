@@ -99,6 +99,14 @@ enum Executor {
     Python { packed: Vec<Packed> },
 }
 
+/// Host memory that a plan has the address of. Torch moves it under the tensor's feet when the tensor is shared with
+/// another process.
+struct Watched {
+    name: &'static str,
+    tensor: Py<PyAny>,
+    address: u64,
+}
+
 /// The core of a plan. Frozen: a call changes nothing here but atomic counters; refreshes on the host take turns.
 #[pyclass(frozen, subclass, module = "qsa_group._core", name = "Plan")]
 pub struct Plan {
@@ -107,6 +115,7 @@ pub struct Plan {
     executor: Executor,
     status: u64,
     cuts: Vec<Cut>,
+    memory: Vec<Watched>,
     counters: Arc<Counters>,
     runs: AtomicU64,
     overlap_runs: AtomicU64,
@@ -122,6 +131,9 @@ impl Plan {
         num_padding: i64,
         extend_lens: Option<&Bound<'_, PyAny>>,
     ) -> Result<LiveInputs> {
+        for watched in &self.memory {
+            watched.check(seq_lens.py())?;
+        }
         let inputs = LiveInputs {
             seq_lens: tensor::live(seq_lens, "seq_lens")?,
             req_pool_indices: tensor::live(req_pool_indices, "req_pool_indices")?,
@@ -207,8 +219,35 @@ impl<'a, 'py> FromPyObject<'a, 'py> for NumPadding {
             Err(error) if error.is_instance_of::<PyOverflowError>(object.py()) => {
                 Ok(NumPadding(if object.lt(0)? { i64::MIN } else { i64::MAX }))
             }
-            given => given.map(NumPadding),
+            Ok(number) => Ok(NumPadding(number)),
+            Err(_) => {
+                let class = object.get_type().name().map_or("unknown".to_string(), |name| name.to_string());
+                let error = Error::Layout {
+                    place: Place::Argument("num_padding"),
+                    what: "type",
+                    given: class,
+                    wanted: "int".to_string(),
+                    remedy: "pass how many requests at the end are padding",
+                };
+                Err(crate::errors::Raised::from(error).into())
+            }
         }
+    }
+}
+
+impl Watched {
+    fn check(&self, py: Python<'_>) -> Result<()> {
+        let given = tensor::address(self.tensor.bind(py))?;
+        if given == self.address {
+            return Ok(());
+        }
+        Err(Error::PlanChanged {
+            name: self.name,
+            planned: format!("memory at {:#x}", self.address),
+            given: format!("memory at {given:#x}"),
+            remedy: "share_memory_() or sending to a process moved it; plan again, over a new RequestTable if it is the table",
+        }
+        .into())
     }
 }
 
@@ -230,7 +269,9 @@ fn no_such_step(step: usize, steps: usize) -> Error {
 impl Plan {
     /// `kernels` is None for a host plan, one `Kernel` a group for a direct one, and empty for one that Python runs.
     #[new]
-    #[pyo3(signature = (request, cache, status, cuts, kernels=None, hooks=vec![]))]
+    /// `memory` is empty, or the table's, the status word's and every buffer's tensor in order, to see that they stay.
+    #[pyo3(signature = (request, cache, status, cuts, kernels=None, hooks=vec![], memory=vec![]))]
+    #[allow(clippy::too_many_arguments)] // What a blueprint holds.
     fn new(
         py: Python<'_>,
         request: Py<Request>,
@@ -239,6 +280,7 @@ impl Plan {
         cuts: Vec<(u32, u32, u32)>,
         kernels: Option<Vec<Py<LoadedKernel>>>,
         hooks: Vec<Py<PyList>>,
+        memory: Vec<Bound<'_, PyAny>>,
     ) -> Result<Plan> {
         let content = request.get();
         let groups = content.grouping.groups.len();
@@ -288,12 +330,23 @@ impl Plan {
                 hooks,
             },
         };
+        let buffers =
+            content.steps.iter().flat_map(|step| step.present().map(|(field, buffer)| (field.name(), buffer.ptr)));
+        let memory: Vec<Watched> = [("req_to_token", content.table.ptr), ("status_word", status)]
+            .into_iter()
+            .chain(buffers)
+            .zip(memory)
+            .map(|((name, address), tensor)| Watched { name, address, tensor: tensor.unbind() })
+            .collect();
+        // A table's address is as old as its `RequestTable`.
+        memory.iter().try_for_each(|watched| watched.check(py))?;
         let admission = Admission::new(content.table.device, content.mode, &content.steps);
         Ok(Plan {
             admission,
             executor,
             status,
             cuts,
+            memory,
             counters: cache.counters(),
             runs: AtomicU64::new(0),
             overlap_runs: AtomicU64::new(0),

@@ -1,5 +1,7 @@
 //! A request table and a plan request: validated once, then immutable.
 
+use std::ops::RangeInclusive;
+
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyList, PyTuple};
 use qsa_group_core::cache::PlanKey;
@@ -28,9 +30,14 @@ impl Table {
         page_size: &Bound<'_, PyAny>,
     ) -> Result<Table> {
         let spec = tensor::spec(req_to_token, Place::Argument("req_to_token"))?;
-        let ratio =
-            integer(compress_ratio, Place::Argument("compress_ratio"), MAX_RATIO, "pass the model's compress ratio")?;
-        let page = integer(page_size, Place::Argument("page_size"), MAX_RATIO, "pass the full-KV page size in tokens")?;
+        let ratio = integer(
+            compress_ratio,
+            Place::Argument("compress_ratio"),
+            1..=MAX_RATIO,
+            "pass the model's compress ratio",
+        )?;
+        let page =
+            integer(page_size, Place::Argument("page_size"), 1..=MAX_RATIO, "pass the full-KV page size in tokens")?;
         Ok(Table { layout: TableLayout::new(&spec, ratio, page)? })
     }
 
@@ -79,7 +86,7 @@ impl Request {
 }
 
 /// A Python integer. What is none, or is too large for 64 bits, is an error of the core's kind.
-fn integer(value: &Bound<'_, PyAny>, place: Place, limit: i64, remedy: &'static str) -> Result<i64> {
+fn integer(value: &Bound<'_, PyAny>, place: Place, range: RangeInclusive<i64>, remedy: &'static str) -> Result<i64> {
     if let Ok(number) = value.extract() {
         return Ok(number);
     }
@@ -90,10 +97,24 @@ fn integer(value: &Bound<'_, PyAny>, place: Place, limit: i64, remedy: &'static 
         place,
         what,
         given: text.map_or_else(|_| "unknown".to_string(), |text| text.to_string()),
-        wanted: format!("an int from 0 to {limit}"),
+        wanted: format!("an int from {} to {}", range.start(), range.end()),
         remedy,
     }
     .into())
+}
+
+/// An argument that is a name.
+fn name(value: &Bound<'_, PyAny>, argument: &'static str) -> Result<String> {
+    value.extract().map_err(|_| {
+        Error::Layout {
+            place: Place::Argument(argument),
+            what: "type",
+            given: value.get_type().name().map_or("unknown".to_string(), |name| name.to_string()),
+            wanted: "str".to_string(),
+            remedy: "pass one of the names that `plan` lists",
+        }
+        .into()
+    })
 }
 
 fn step_layout(index: usize, step: &Bound<'_, PyAny>, table: &TableLayout) -> Result<StepLayout> {
@@ -107,7 +128,7 @@ fn step_layout(index: usize, step: &Bound<'_, PyAny>, table: &TableLayout) -> Re
     let offset = step.getattr("offset")?;
     let place = Place::Step { step: index, name: "offset" };
     let offset =
-        integer(&offset, place, MAX_OFFSET, "pass the tokens that the step adds to a request, usually step + 1")?;
+        integer(&offset, place, 0..=MAX_OFFSET, "pass the tokens that the step adds to a request, usually step + 1")?;
     Ok(StepLayout::new(index, offset, &specs, table)?)
 }
 
@@ -116,17 +137,18 @@ impl Request {
     #[new]
     fn new(
         table: &Table,
-        mode: &str,
+        mode: &Bound<'_, PyAny>,
         draft_token_num: Option<Bound<'_, PyAny>>,
-        padding: &str,
+        padding: &Bound<'_, PyAny>,
         steps: &Bound<'_, PyTuple>,
     ) -> Result<Request> {
         let window = Place::Argument("draft_token_num");
         let remedy = "pass the rows of a request that one verify pass holds";
         let draft_token_num =
-            draft_token_num.map(|number| integer(&number, window, MAX_ROWS as i64, remedy)).transpose()?;
-        let mode = Mode::parse(mode, draft_token_num)?;
-        let padding = Padding::parse(padding)?;
+            draft_token_num.map(|number| integer(&number, window, 1..=MAX_ROWS as i64, remedy)).transpose()?;
+        let (mode, padding) = (name(mode, "mode")?, name(padding, "padding")?);
+        let padding = Padding::parse(&padding)?;
+        let mode = Mode::parse(&mode, draft_token_num)?;
         if steps.is_empty() {
             return Err(Error::Layout {
                 place: Place::Argument("steps"),
@@ -142,6 +164,19 @@ impl Request {
             .enumerate()
             .map(|(index, step)| step_layout(index, &step, &table.layout))
             .collect::<Result<Vec<_>>>()?;
+        if let Mode::TargetVerify { draft_token_num } = mode
+            && let Some((index, step)) =
+                layouts.iter().enumerate().find(|(_, step)| (1..u64::from(draft_token_num)).contains(&step.rows))
+        {
+            return Err(Error::Layout {
+                place: window,
+                what: "value",
+                given: draft_token_num.to_string(),
+                wanted: format!("at most {}, the rows of step {index}", step.rows),
+                remedy: "plan a bucket that holds a request, or fewer rows a request",
+            }
+            .into());
+        }
         Ok(Request {
             table: table.layout,
             mode,

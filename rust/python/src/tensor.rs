@@ -190,6 +190,15 @@ pub fn live(object: &Bound<'_, PyAny>, name: &'static str) -> Result<LiveVector>
     }
 }
 
+/// Where a tensor's elements stand now, as its `data_ptr` says.
+#[inline]
+pub fn address(object: &Bound<'_, PyAny>) -> PyResult<u64> {
+    match torch(object.py())?.exchange.and_then(|api| exchange(api, object)) {
+        Some(tensor) => Ok(tensor.address()),
+        None => object.call_method0("data_ptr")?.extract(),
+    }
+}
+
 impl DlTensor {
     /// Whether the elements are int64 rather than int32; None for any other type.
     #[inline]
