@@ -343,8 +343,8 @@ class StagedPlan(PythonPlan):
 
 
 def _host_memory(blueprint: Blueprint) -> list[torch.Tensor]:
-    """Aliases of all that a plan has the address of, where torch can move it: on the host."""
-    if blueprint.table.device.type != "cpu":
+    """Aliases of all that a plan has the address of, where torch can move it and a refresh goes by it: on the host."""
+    if blueprint.table.device.type != "cpu" or blueprint.kernels:
         return []
     buffers = [buffer.detach() for step in blueprint.steps for _, buffer in present(step)]
     return [blueprint.table.req_to_token.detach(), blueprint.status_word.detach(), *buffers]
