@@ -125,18 +125,7 @@ def _packed_request(
 @triton.jit
 def _resolve(
     row,
-    seq_lens,
-    req_pool_indices,
-    extend_lens,
-    seq_stride,
-    slot_stride,
-    extend_stride,
-    flags,
-    real,
-    slots,
-    width,
-    rows,
-    window,
+    live,
     MODE: tl.constexpr,
     SCAN: tl.constexpr,
 ):
@@ -144,6 +133,10 @@ def _resolve(
 
     A step is served if its length is from 1 to `longest`, which is 0 for padding and for slots out of the table.
     """
+    addresses, strides, numbers = live
+    seq_lens, req_pool_indices, extend_lens = addresses
+    seq_stride, slot_stride, extend_stride = strides
+    flags, real, slots, width, rows, window = numbers
     bits = row * 0
     request = row
     if MODE == TARGET_VERIFY:
@@ -279,21 +272,12 @@ def _write_fields(
     which: tl.constexpr,
     row,
     member,
-    slot,
-    length,
-    prefix,
-    longest,
-    bits,
+    resolved,
+    sizes,
     table,
-    table_row_stride,
-    table_col_stride,
-    rows,
-    num_pages,
-    page_stride,
     offsets,
     page_table,
     status,
-    ring_stride,
     fields,
     MODE: tl.constexpr,
     RATIO: tl.constexpr,
@@ -313,6 +297,8 @@ def _write_fields(
     One lane of a row writes what a row has one of. Rows past the bucket write nothing. Inert rows get their one page
     here, served rows theirs from `_write_pages`, so that no entry has two writers.
     """
+    slot, length, prefix, longest, bits = resolved
+    table_row_stride, table_col_stride, page_stride, ring_stride, rows, num_pages = sizes
     single = tl.where(member == 0, row, rows) < rows
     wanted = length + _offset(offsets, which) + member * 0
     served = (wanted > 0) & (wanted <= longest)
@@ -453,6 +439,12 @@ def refresh_kernel(
     table = _int32s(req_to_token)
     pitch = table_col_stride * PAGE_SIZE
     page_bits = flags >> _PAGE_BITS
+    sizes = (table_row_stride, table_col_stride, page_stride, ring_stride, rows, num_pages)
+    live = (
+        (seq_lens, req_pool_indices, extend_lens),
+        (seq_stride, slot_stride, extend_stride),
+        (flags, real, slots, width, rows, window),
+    )
     program = tl.program_id(0)
     if MODE == DRAFT_EXTEND:
         # To search for a row's request costs most here, so that a program does all of a row.
@@ -460,18 +452,7 @@ def refresh_kernel(
         place = _times(row, page_stride)
         slot, length, prefix, longest, bits = _resolve(
             row,
-            seq_lens,
-            req_pool_indices,
-            extend_lens,
-            seq_stride,
-            slot_stride,
-            extend_stride,
-            flags,
-            real,
-            slots,
-            width,
-            rows,
-            window,
+            live,
             MODE,
             SCAN,
         )
@@ -486,21 +467,12 @@ def refresh_kernel(
                     which,
                     row + member * 0,
                     member,
-                    slot,
-                    length,
-                    prefix,
-                    longest,
-                    bits,
+                    (slot, length, prefix, longest, bits),
+                    sizes,
                     table,
-                    table_row_stride,
-                    table_col_stride,
-                    rows,
-                    num_pages,
-                    page_stride,
                     offsets,
                     page_table,
                     status,
-                    ring_stride,
                     fields,
                     MODE,
                     RATIO,
@@ -537,20 +509,9 @@ def refresh_kernel(
         # A program has a step and a block of rows.
         lane = tl.arange(0, ROWS * RING)
         head_row = program // STEPS * ROWS + lane // RING
-        head_slot, head_length, head_prefix, head_longest, head_bits = _resolve(
+        head_resolved = _resolve(
             head_row,
-            seq_lens,
-            req_pool_indices,
-            extend_lens,
-            seq_stride,
-            slot_stride,
-            extend_stride,
-            flags,
-            real,
-            slots,
-            width,
-            rows,
-            window,
+            live,
             MODE,
             SCAN,
         )
@@ -560,21 +521,12 @@ def refresh_kernel(
                     which,
                     head_row,
                     lane % RING,
-                    head_slot,
-                    head_length,
-                    head_prefix,
-                    head_longest,
-                    head_bits,
+                    head_resolved,
+                    sizes,
                     table,
-                    table_row_stride,
-                    table_col_stride,
-                    rows,
-                    num_pages,
-                    page_stride,
                     offsets,
                     page_table,
                     status,
-                    ring_stride,
                     fields,
                     MODE,
                     RATIO,
@@ -597,18 +549,7 @@ def refresh_kernel(
         near_row = lanes >> page_bits
         near_slot, near_length, _near_prefix, near_longest, _near_bits = _resolve(
             near_row,
-            seq_lens,
-            req_pool_indices,
-            extend_lens,
-            seq_stride,
-            slot_stride,
-            extend_stride,
-            flags,
-            real,
-            slots,
-            width,
-            rows,
-            window,
+            live,
             MODE,
             SCAN,
         )
@@ -618,18 +559,7 @@ def refresh_kernel(
         if begin < num_pages:
             far_slot, far_length, _far_prefix, far_longest, _far_bits = _resolve(
                 own_row,
-                seq_lens,
-                req_pool_indices,
-                extend_lens,
-                seq_stride,
-                slot_stride,
-                extend_stride,
-                flags,
-                real,
-                slots,
-                width,
-                rows,
-                window,
+                live,
                 MODE,
                 SCAN,
             )
