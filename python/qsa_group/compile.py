@@ -31,29 +31,11 @@ FIELDS = (
 
 MODES = {"decode": 0, "target_verify": 1, "draft_extend": 2}
 
-LEADING = (
-    "seq_lens",
-    "req_pool_indices",
-    "seq_stride",
-    "slot_stride",
-    "flags_and_real",
-    "req_to_token",
-    "table_row_stride",
-    "table_col_stride",
-    "slots_and_width",
-    "heads_and_pages",
-    "page_stride",
-)
-"""The kernel's parameters before the offsets and page tables, in order; the Rust core packs them so."""
-
-MIDDLE = ("status", "ring_stride", "rows_and_window", "extend_lens", "extend_stride")
-"""The kernel's parameters between the page tables and the other buffers."""
-
 _SCAN = 1024
 """Extend lengths that a program sums at a time; the core bounds a bucket's rows so that a block's sum fits 31 bits."""
 
 _FEW_ROWS = 256
-"""Rows from which on a launch of one step has smaller programs."""
+"""Rows up to which a launch of one step has larger programs."""
 
 _WARP = 32
 """Threads of a warp, on all NVIDIA GPUs."""
@@ -160,9 +142,9 @@ def choose_shape(mode: str, num_steps: int, rows: int, max_pages: int) -> Shape:
     programs = (128 if rows <= 8 else 64) // max(rows, 1)
     most = block << max(programs, 1).bit_length() - 1
     lanes = min(most, 1 << max(max_pages - 1, 0).bit_length())
-    # In draft extend a program has one row.
     # A single step leaves threads enough for more of a row at once; many rows do better with smaller programs.
     num_warps = 8 if num_steps == 1 and mode != "draft_extend" and rows <= _FEW_ROWS else 4
+    # In draft extend a program has one row.
     return Shape(max(lanes, block) if mode == "draft_extend" else lanes, block, wide, num_warps)
 
 
@@ -239,14 +221,15 @@ def _compile(variant: KernelVariant, capability: int) -> Any:
 
 def nested_arguments(words: tuple[Any, ...], variant: KernelVariant) -> list[Any]:
     """Packed arguments as Triton's launchers take them: tuples, and None for one that is empty."""
+    from .kernel import refresh_kernel
+
     rest = iter(words)
-    tuples = variant.tuples()
+    tuples, constants = variant.tuples(), variant.constants()
 
     def take(name: str) -> Any:
         return tuple(next(rest) for _ in range(tuples[name])) or None if name in tuples else next(rest)
 
-    names = (*LEADING, "offsets", "page_table", *MIDDLE, "fields")
-    return [*map(take, names), *variant.constants().values()]
+    return [constants[name] if name in constants else take(name) for name in refresh_kernel.arg_names]
 
 
 def refusal(compiled: Any) -> str | None:

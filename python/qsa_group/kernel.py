@@ -123,12 +123,7 @@ def _packed_request(
 
 
 @triton.jit
-def _resolve(
-    row,
-    live,
-    MODE: tl.constexpr,
-    SCAN: tl.constexpr,
-):
+def _resolve(row, live, MODE: tl.constexpr, SCAN: tl.constexpr):
     """What a row, or a block of rows, shows: (slot, length before a step's offset, prefix, longest, bits).
 
     A step is served if its length is from 1 to `longest`, which is 0 for padding and for slots out of the table.
@@ -450,12 +445,7 @@ def refresh_kernel(
         # To search for a row's request costs most here, so that a program does all of a row.
         _lane, page, row, part, begin, stride = _span(program, page_bits, BLOCK, BLOCK_BITS, WIDE)
         place = _times(row, page_stride)
-        slot, length, prefix, longest, bits = _resolve(
-            row,
-            live,
-            MODE,
-            SCAN,
-        )
+        slot, length, prefix, longest, bits = _resolve(row, live, MODE, SCAN)
         source = table + _times(slot, table_row_stride)
         if page_table is not None:
             end = _farthest(length, longest, offsets, STEPS)
@@ -509,12 +499,7 @@ def refresh_kernel(
         # A program has a step and a block of rows.
         lane = tl.arange(0, ROWS * RING)
         head_row = program // STEPS * ROWS + lane // RING
-        head_resolved = _resolve(
-            head_row,
-            live,
-            MODE,
-            SCAN,
-        )
+        head_resolved = _resolve(head_row, live, MODE, SCAN)
         for which in tl.static_range(STEPS):
             if program % STEPS == which:
                 _write_fields(
@@ -547,22 +532,12 @@ def refresh_kernel(
         # Where all lanes have one row, the compiler still cannot tell, and keeps to vector instructions; it would
         # take uniform ones otherwise, and those wait for each other about twice as long.
         near_row = lanes >> page_bits
-        near_slot, near_length, _near_prefix, near_longest, _near_bits = _resolve(
-            near_row,
-            live,
-            MODE,
-            SCAN,
-        )
+        near_slot, near_length, _near_prefix, near_longest, _near_bits = _resolve(near_row, live, MODE, SCAN)
         near_end = _farthest(near_length, near_longest, offsets, STEPS)
         near_source = table + _times(near_slot, table_row_stride)
         near_entry = _read_pages(near_source, page, pitch, num_pages, near_end, PAGE_SIZE)
         if begin < num_pages:
-            far_slot, far_length, _far_prefix, far_longest, _far_bits = _resolve(
-                own_row,
-                live,
-                MODE,
-                SCAN,
-            )
+            far_slot, far_length, _far_prefix, far_longest, _far_bits = _resolve(own_row, live, MODE, SCAN)
             _write_beyond(
                 page_table,
                 offsets,

@@ -94,9 +94,14 @@ class ReplayPlan(_core.Plan):
         status_word: [1] int32 on the plan's device, or-ed by every run; see `status`.
     """
 
+    _memory: list[torch.Tensor]
+
     def __new__(cls, blueprint: Blueprint, cache: _core.Cache) -> Self:
         """Made by `ReplayPlanner.plan` alone."""
-        return super().__new__(
+        memory = _aliases(blueprint)
+        # Torch can move memory on the host alone, and it matters where a refresh goes by the address.
+        watched = memory if blueprint.table.device.type == "cpu" and not blueprint.kernels else []
+        plan = super().__new__(
             cls,
             blueprint.request,
             cache,
@@ -104,14 +109,14 @@ class ReplayPlan(_core.Plan):
             blueprint.cuts,
             blueprint.kernels,
             blueprint.hooks,
-            _host_memory(blueprint),
+            watched,
         )
+        plan._memory = memory
+        return plan
 
     def __init__(self, blueprint: Blueprint, cache: _core.Cache) -> None:
         # The cache holds the plan, so the plan must not hold the cache.
         del cache
-        # Aliases: the memory stays, even if a caller's tensor is given other data.
-        self._memory = [buffer.detach() for step in blueprint.steps for _, buffer in present(step)]
         self._blueprint = blueprint
         self.backend = blueprint.backend
         self.mode = blueprint.mode
@@ -342,10 +347,8 @@ class StagedPlan(PythonPlan):
             self.status_word.bitwise_or_(status)
 
 
-def _host_memory(blueprint: Blueprint) -> list[torch.Tensor]:
-    """Aliases of all that a plan has the address of, where torch can move it and a refresh goes by it: on the host."""
-    if blueprint.table.device.type != "cpu" or blueprint.kernels:
-        return []
+def _aliases(blueprint: Blueprint) -> list[torch.Tensor]:
+    """Aliases of all that a plan has the address of: it stays, even if a caller's tensor is given other data."""
     buffers = [buffer.detach() for step in blueprint.steps for _, buffer in present(step)]
     return [blueprint.table.req_to_token.detach(), blueprint.status_word.detach(), *buffers]
 

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
-use qsa_group_core::error::Error;
+use qsa_group_core::error::{Error, Place};
 
 /// An error on its way to Python, so that `?` crosses the border.
 pub struct Raised(pub PyErr);
@@ -28,6 +28,12 @@ impl From<Raised> for PyErr {
 
 /// Result of a binding.
 pub type Result<T> = std::result::Result<T, Raised>;
+
+/// A value of another type than it must have.
+pub fn wrong_type(given: &Bound<'_, PyAny>, place: Place, wanted: &str, remedy: &'static str) -> Error {
+    let class = given.get_type().name().map_or("unknown".to_string(), |name| name.to_string());
+    Error::Layout { place, what: "type", given: class, wanted: wanted.to_string(), remedy }
+}
 
 fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();

@@ -16,7 +16,7 @@ use qsa_group_core::layout::StepLayout;
 use qsa_group_core::refresh::refresh;
 
 use crate::cache::Counters;
-use crate::errors::Result;
+use crate::errors::{Raised, Result, wrong_type};
 use crate::request::Request;
 use crate::tensor;
 
@@ -207,30 +207,15 @@ impl Plan {
 }
 
 /// A call's `num_padding`. It is clamped to the batch, so a number past 64 bits is as good as the last within.
-#[derive(Clone, Copy)]
-pub struct NumPadding(i64);
-
-impl<'a, 'py> FromPyObject<'a, 'py> for NumPadding {
-    type Error = PyErr;
-
-    #[inline]
-    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<NumPadding> {
-        match object.extract::<i64>() {
-            Err(error) if error.is_instance_of::<PyOverflowError>(object.py()) => {
-                Ok(NumPadding(if object.lt(0)? { i64::MIN } else { i64::MAX }))
-            }
-            Ok(number) => Ok(NumPadding(number)),
-            Err(_) => {
-                let class = object.get_type().name().map_or("unknown".to_string(), |name| name.to_string());
-                let error = Error::Layout {
-                    place: Place::Argument("num_padding"),
-                    what: "type",
-                    given: class,
-                    wanted: "int".to_string(),
-                    remedy: "pass how many requests at the end are padding",
-                };
-                Err(crate::errors::Raised::from(error).into())
-            }
+fn num_padding_of(given: &Bound<'_, PyAny>) -> PyResult<i64> {
+    match given.extract() {
+        Ok(number) => Ok(number),
+        Err(error) if PyErr::is_instance_of::<PyOverflowError>(&error, given.py()) => {
+            Ok(if given.lt(0)? { i64::MIN } else { i64::MAX })
+        }
+        Err(_) => {
+            let remedy = "pass how many requests at the end are padding";
+            Err(Raised::from(wrong_type(given, Place::Argument("num_padding"), "int", remedy)).into())
         }
     }
 }
@@ -356,16 +341,16 @@ impl Plan {
     }
 
     /// Refreshes every planned buffer from the live batch.
-    #[pyo3(signature = (seq_lens, req_pool_indices, num_padding=NumPadding(0), extend_lens=None), text_signature = "($self, seq_lens, req_pool_indices, num_padding=0, extend_lens=None)")]
+    #[pyo3(signature = (seq_lens, req_pool_indices, num_padding=0, extend_lens=None))]
     fn run(
         slf: &Bound<'_, Self>,
         seq_lens: &Bound<'_, PyAny>,
         req_pool_indices: &Bound<'_, PyAny>,
-        num_padding: NumPadding,
+        #[pyo3(from_py_with = num_padding_of)] num_padding: i64,
         extend_lens: Option<&Bound<'_, PyAny>>,
     ) -> Result<()> {
         let plan = slf.get();
-        let inputs = plan.read(seq_lens, req_pool_indices, num_padding.0, extend_lens)?;
+        let inputs = plan.read(seq_lens, req_pool_indices, num_padding, extend_lens)?;
         if inputs.batch() == 0 {
             return Ok(());
         }
@@ -373,26 +358,26 @@ impl Plan {
         plan.counters.runs.fetch_add(1, Ordering::Relaxed);
         if plan.admission.overlaps_output(&inputs) {
             plan.note_overlap();
-            slf.call_method1("_run_apart", (seq_lens, req_pool_indices, num_padding.0, extend_lens))?;
+            slf.call_method1("_run_apart", (seq_lens, req_pool_indices, num_padding, extend_lens))?;
             return Ok(());
         }
         if plan.is_hooked(slf.py()) {
-            slf.call_method1("_run_hooked", (seq_lens, req_pool_indices, num_padding.0, extend_lens))?;
+            slf.call_method1("_run_hooked", (seq_lens, req_pool_indices, num_padding, extend_lens))?;
             return Ok(());
         }
         plan.execute(slf.py(), &inputs)
     }
 
     /// Checks and counts a call that Python runs: None for an empty batch, else whether an input overlaps an output.
-    #[pyo3(signature = (seq_lens, req_pool_indices, num_padding=NumPadding(0), extend_lens=None), text_signature = "($self, seq_lens, req_pool_indices, num_padding=0, extend_lens=None)")]
+    #[pyo3(signature = (seq_lens, req_pool_indices, num_padding=0, extend_lens=None))]
     fn _admit(
         &self,
         seq_lens: &Bound<'_, PyAny>,
         req_pool_indices: &Bound<'_, PyAny>,
-        num_padding: NumPadding,
+        #[pyo3(from_py_with = num_padding_of)] num_padding: i64,
         extend_lens: Option<&Bound<'_, PyAny>>,
     ) -> Result<Option<bool>> {
-        let inputs = self.read(seq_lens, req_pool_indices, num_padding.0, extend_lens)?;
+        let inputs = self.read(seq_lens, req_pool_indices, num_padding, extend_lens)?;
         if inputs.batch() == 0 {
             return Ok(None);
         }
@@ -411,7 +396,7 @@ impl Plan {
     }
 
     /// The kernel's arguments of a group, or of one step of it alone, as numbers in the kernel's order.
-    #[pyo3(signature = (group, seq_lens, req_pool_indices, num_padding=NumPadding(0), extend_lens=None, alone=None), text_signature = "($self, group, seq_lens, req_pool_indices, num_padding=0, extend_lens=None, alone=None)")]
+    #[pyo3(signature = (group, seq_lens, req_pool_indices, num_padding=0, extend_lens=None, alone=None))]
     #[allow(clippy::too_many_arguments)] // `run`'s, and which launch is meant.
     fn _arguments<'py>(
         &self,
@@ -419,11 +404,11 @@ impl Plan {
         group: usize,
         seq_lens: &Bound<'_, PyAny>,
         req_pool_indices: &Bound<'_, PyAny>,
-        num_padding: NumPadding,
+        #[pyo3(from_py_with = num_padding_of)] num_padding: i64,
         extend_lens: Option<&Bound<'_, PyAny>>,
         alone: Option<usize>,
     ) -> Result<Bound<'py, PyTuple>> {
-        let inputs = self.read(seq_lens, req_pool_indices, num_padding.0, extend_lens)?;
+        let inputs = self.read(seq_lens, req_pool_indices, num_padding, extend_lens)?;
         let request = self.request.get();
         let words = match (alone, &self.executor) {
             (Some(step), _) => self.packed_alone(request, step, group, 0).arguments(&inputs),
@@ -435,19 +420,19 @@ impl Plan {
     }
 
     /// Refreshes one step alone; the caller saw to it that no input shares memory with an output.
-    #[pyo3(signature = (step, seq_lens, req_pool_indices, num_padding=NumPadding(0), extend_lens=None), text_signature = "($self, step, seq_lens, req_pool_indices, num_padding=0, extend_lens=None)")]
+    #[pyo3(signature = (step, seq_lens, req_pool_indices, num_padding=0, extend_lens=None))]
     fn _run_step(
         &self,
         py: Python<'_>,
         step: usize,
         seq_lens: &Bound<'_, PyAny>,
         req_pool_indices: &Bound<'_, PyAny>,
-        num_padding: NumPadding,
+        #[pyo3(from_py_with = num_padding_of)] num_padding: i64,
         extend_lens: Option<&Bound<'_, PyAny>>,
     ) -> Result<()> {
         let request = self.request.get();
         let group = request.group_of(step).ok_or_else(|| no_such_step(step, request.steps.len()))?;
-        let inputs = self.read(seq_lens, req_pool_indices, num_padding.0, extend_lens)?;
+        let inputs = self.read(seq_lens, req_pool_indices, num_padding, extend_lens)?;
         match &self.executor {
             Executor::Host => self.refresh_on_host(request, &[&request.steps[step]], &inputs),
             Executor::Direct { launches, stream_by_exchange, .. } => {
@@ -536,12 +521,12 @@ impl Plan {
 
 /// Takes what `Plan.run` takes and does nothing: what a call from Python costs by itself.
 #[pyfunction]
-#[pyo3(signature = (seq_lens, req_pool_indices, num_padding=NumPadding(0), extend_lens=None), text_signature = "(seq_lens, req_pool_indices, num_padding=0, extend_lens=None)")]
+#[pyo3(signature = (seq_lens, req_pool_indices, num_padding=0, extend_lens=None))]
 pub fn noop(
     seq_lens: &Bound<'_, PyAny>,
     req_pool_indices: &Bound<'_, PyAny>,
-    num_padding: NumPadding,
+    #[pyo3(from_py_with = num_padding_of)] num_padding: i64,
     extend_lens: Option<&Bound<'_, PyAny>>,
 ) {
-    let _ = (seq_lens, req_pool_indices, num_padding.0, extend_lens);
+    let _ = (seq_lens, req_pool_indices, num_padding, extend_lens);
 }

@@ -12,7 +12,7 @@ use qsa_group_core::layout::{
     Field, MAX_OFFSET, MAX_RATIO, MAX_ROWS, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec,
 };
 
-use crate::errors::Result;
+use crate::errors::{Result, wrong_type};
 use crate::tensor;
 
 /// The validated request table.
@@ -90,31 +90,19 @@ fn integer(value: &Bound<'_, PyAny>, place: Place, range: RangeInclusive<i64>, r
     if let Ok(number) = value.extract() {
         return Ok(number);
     }
+    let wanted = format!("an int from {} to {}", range.start(), range.end());
     // An int that is out of range is shown; of anything else, the type.
-    let (what, text) =
-        if value.is_instance_of::<PyInt>() { ("value", value.str()) } else { ("type", value.get_type().name()) };
-    Err(Error::Layout {
-        place,
-        what,
-        given: text.map_or_else(|_| "unknown".to_string(), |text| text.to_string()),
-        wanted: format!("an int from {} to {}", range.start(), range.end()),
-        remedy,
+    if value.is_instance_of::<PyInt>() {
+        let given = value.str().map_or_else(|_| "unknown".to_string(), |text| text.to_string());
+        return Err(Error::Layout { place, what: "value", given, wanted, remedy }.into());
     }
-    .into())
+    Err(wrong_type(value, place, &wanted, remedy).into())
 }
 
 /// An argument that is a name.
 fn name(value: &Bound<'_, PyAny>, argument: &'static str) -> Result<String> {
-    value.extract().map_err(|_| {
-        Error::Layout {
-            place: Place::Argument(argument),
-            what: "type",
-            given: value.get_type().name().map_or("unknown".to_string(), |name| name.to_string()),
-            wanted: "str".to_string(),
-            remedy: "pass one of the names that `plan` lists",
-        }
-        .into()
-    })
+    let remedy = "pass one of the names that `plan` lists";
+    value.extract().map_err(|_| wrong_type(value, Place::Argument(argument), "str", remedy).into())
 }
 
 fn step_layout(index: usize, step: &Bound<'_, PyAny>, table: &TableLayout) -> Result<StepLayout> {

@@ -11,7 +11,7 @@ use qsa_group_core::error::{Error, Place};
 use qsa_group_core::inputs::LiveVector;
 use qsa_group_core::layout::{DType, Device, DeviceKind, TensorSpec};
 
-use crate::errors::Result;
+use crate::errors::{Result, wrong_type};
 
 const DL_CPU: i32 = 1;
 const DL_CUDA: i32 = 2;
@@ -88,14 +88,7 @@ fn is_tensor(py: Python<'_>, torch: &Torch, object: &Bound<'_, PyAny>) -> bool {
 }
 
 fn not_a_tensor(object: &Bound<'_, PyAny>, place: Place) -> Error {
-    let class = object.get_type().name().map_or("unknown".to_string(), |name| name.to_string());
-    Error::Layout {
-        place,
-        what: "type",
-        given: class,
-        wanted: "torch.Tensor".to_string(),
-        remedy: "pass a torch tensor",
-    }
+    wrong_type(object, place, "torch.Tensor", "pass a torch tensor")
 }
 
 fn device_of(tensor: &Bound<'_, PyAny>) -> PyResult<Device> {
