@@ -11,7 +11,6 @@ import torch
 
 from _common import PAGE_SIZE, RATIO, LiveSet, Tensors, attempt
 from qsa_group import ReplayPlan, ReplayPlanner, RequestTable, StepBuffers
-from qsa_group.compile import nested_arguments
 
 
 class Planners:
@@ -73,7 +72,7 @@ def kernel_of(plan: ReplayPlan, inputs: LiveSet) -> Kernel:
     scratch = sum(hasattr(compiled.metadata, name) for name in ("global_scratch_size", "profile_scratch_size"))
     types = "".join("O" if kind.startswith("*") else "l" for kind in kinds) + "O" * scratch
     grid = (made.cuts[0][0], 1, 1)
-    return Kernel(compiled, grid, nested_arguments(tuple(words), variant), [*words, *[None] * scratch], types)
+    return Kernel(compiled, grid, variant.arguments(tuple(words)), [*words, *[None] * scratch], types)
 
 
 def flat(values: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""GPU time of a refresh by the kernel's shape, to choose the rule in ``qsa_group.compile.choose_shape`` from.
+"""GPU time of a refresh by the kernel's shape, to choose the rule in ``qsa_group.shapes.choose_shape`` from.
 
     python benches/tune.py --json tune.json
     python benches/tune.py --resources              # no GPU: registers, spills and shared memory of each variant
@@ -26,7 +26,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from qsa_group.compile import FIELDS, KernelVariant, Shape, choose_shape, compile_variant
+from qsa_group.compile import compile_variant
+from qsa_group.shapes import Shape, choose_shape
+from qsa_group.variants import FIELDS, KernelVariant
 
 SPLITS = (1, 2, 4, 16, 64)
 BLOCKS = ((128, 512, 4), (256, 1024, 4), (256, 1024, 8), (256, 2048, 8))  # (block, wide, warps)

@@ -104,9 +104,15 @@ class Harness:
 
     def check(self, round_: Round | None = None) -> oracle.Outcome:
         """The buffers and the status word must be what one refresh over poisoned buffers leaves."""
-        outcome = oracle.refresh(round_ or self.round)
-        self.arena.assert_holds(outcome)
+        outcome = self.check_arena(self.arena, round_ or self.round)
         assert int(self.plan.status()) == outcome.status, f"status {self.plan.status()!r}, wanted {outcome.status}"
+        return outcome
+
+    @staticmethod
+    def check_arena(arena: Arena, round_: Round) -> oracle.Outcome:
+        """The buffers must be what one refresh over poisoned buffers leaves."""
+        outcome = oracle.refresh(round_)
+        arena.assert_holds(outcome)
         return outcome
 
 

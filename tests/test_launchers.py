@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qsa_group import _core, launchers
-from qsa_group.compile import FIELDS, KernelVariant
+from qsa_group.variants import FIELDS, KernelVariant
 
 pytest.importorskip("triton")
 

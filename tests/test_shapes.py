@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cases import CASES, round_of
-from qsa_group.compile import Shape, choose_shape, shapes_of_binaries
+from qsa_group.shapes import Shape, choose_shape, shapes_of_binaries
 from support import Backend, refresh_once
 
 # Blocks of two entries, so that even these small tables take several, and programs with nothing to do.

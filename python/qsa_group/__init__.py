@@ -6,11 +6,12 @@ bucket, `ReplayPlan.run` refreshes all of them with one launch a group.
 
 from ._core import __version__
 from .errors import CapacityError, LaunchError, LayoutError, PlanChangedError, QsaGroupError, UnsupportedError
-from .planner import Explanation, ReplayPlan, ReplayPlanner, ReplayStatus, RequestTable, StepBuffers
+from .planner import Explanation, JoinedPlan, ReplayPlan, ReplayPlanner, ReplayStatus, RequestTable, StepBuffers
 
 __all__ = [
     "CapacityError",
     "Explanation",
+    "JoinedPlan",
     "LaunchError",
     "LayoutError",
     "PlanChangedError",

@@ -70,8 +70,7 @@ class Kernel:
         name: str,
         num_warps: int,
         shared: int,
-        num_steps: int,
-        num_buffers: int,
+        groups: list[tuple[int, int]],
         scratch_words: int = 2,
         driver: str = "cuda",
     ) -> Self: ...
@@ -86,6 +85,54 @@ class Cache:
     def drop(self, plan: Any) -> bool: ...
     def clear(self) -> list[Any]: ...
     def stats(self) -> dict[str, int]: ...
+
+def join_groups(plans: list[Plan]) -> list[list[tuple[int, int]]]:
+    """Plan and group of each group of plans, in launches of at most three that keep the groups' order."""
+
+@disjoint_base
+class Join:
+    """The core of a joined plan: the hot call."""
+
+    def __new__(
+        cls,
+        plans: list[Any],
+        cache: Cache,
+        launches: list[tuple[list[tuple[int, int, tuple[int, int, int]]], Kernel | None]],
+        hooks: list[list[Any]] = [],
+    ) -> Self: ...
+    def run(
+        self,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int = 0,
+        extend_lens: torch.Tensor | None = None,
+    ) -> None:
+        """Refreshes what every plan holds from one live batch, on the stream that is current.
+
+        As `Plan.run`, of which each plan's checks are made before anything is written. `extend_lens` is for the plans
+        of draft extend among them, and must be given if there is one.
+        """
+
+    def _admit(
+        self,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int = 0,
+        extend_lens: torch.Tensor | None = None,
+    ) -> bool | None: ...
+    def _count(self, launches: int) -> None: ...
+    def _arguments(
+        self,
+        launch: int,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int = 0,
+        extend_lens: torch.Tensor | None = None,
+    ) -> tuple[int, ...]: ...
+    @property
+    def _runs(self) -> int: ...
+    @property
+    def _apart_runs(self) -> int: ...
 
 @disjoint_base
 class Plan:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["DECODE", "DRAFT_EXTEND", "TARGET_VERIFY", "refresh_kernel"]
+__all__ = ["DECODE", "DRAFT_EXTEND", "TARGET_VERIFY", "refresh_group", "refresh_kernel"]
 
 DECODE = tl.constexpr(0)
 TARGET_VERIFY = tl.constexpr(1)
@@ -339,26 +339,9 @@ def _write_fields(
 
 
 @triton.jit
-def refresh_kernel(
-    seq_lens,
-    req_pool_indices,
-    seq_stride,
-    slot_stride,
-    flags_and_real,
-    req_to_token,
-    table_row_stride,
-    table_col_stride,
-    slots_and_width,
-    heads_and_pages,
-    page_stride,
-    offsets,
-    page_table,
-    status,
-    ring_stride,
-    rows_and_window,
-    extend_lens,
-    extend_stride,
-    fields,
+def refresh_group(
+    program,
+    words,
     MODE: tl.constexpr,
     RATIO: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
@@ -379,50 +362,28 @@ def refresh_kernel(
     PENDING_RING_SLOTS: tl.constexpr,
     RING_GROUP_LOCS: tl.constexpr,
 ):
-    """Refreshes the buffers of a group of steps.
-
-    Args:
-        seq_lens: address of [batch] int32 or int64, live lengths; the flags tell the dtypes.
-        req_pool_indices: address of [batch] int32 or int64, request slots.
-        seq_stride: stride of `seq_lens`, in bytes.
-        slot_stride: stride of `req_pool_indices`, in bytes.
-        flags_and_real: two int32, the lower half first: dtypes and padding rule, and from the ninth bit on the power of
-            two that are a row's first pages, which have a lane each; live requests that are not padding by count.
-        req_to_token: address of [slots, width] int32, KV slot of each token.
-        table_row_stride: from a slot of the table to the next, in elements.
-        table_col_stride: from a token of the table to the next, in elements.
-        slots_and_width: two int32: slots of the table, tokens of a slot.
-        heads_and_pages: two int32: programs that are heads, page table entries of a row that exist.
-        page_stride: row stride of the page tables, in elements.
-        offsets: what each step adds to a length, a tuple of pairs of int32; 0 in every mode but decode.
-        page_table: addresses of the page tables, a tuple over the steps; None where absent.
-        status: address of [1] int32, or-ed with what went wrong.
-        ring_stride: row stride of the ring group locations, in elements.
-        rows_and_window: two int32: rows of the bucket, rows of a request in target verify.
-        extend_lens: address of [batch] int32 or int64, rows of each request; read in draft extend only.
-        extend_stride: stride of `extend_lens`, in bytes.
-        fields: addresses of the other buffers, a tuple over the steps and, within a step, over the buffers that are
-            there; None if there are none.
-        MODE: DECODE, TARGET_VERIFY or DRAFT_EXTEND.
-        RATIO: tokens of a compressed group.
-        PAGE_SIZE: tokens of a page.
-        STEPS: steps of the group.
-        ROWS: rows of a head, a power of two.
-        RING: the power of two at or above RATIO; 1 without ring group locations.
-        BLOCK: page table entries that a program handles first, a lane each.
-        BLOCK_BITS: the power of two that BLOCK is.
-        WIDE: page table entries that it handles at a time after those.
-        SCAN: requests that a program sums at a time; draft extend only.
-        FIELDS: buffers of a step in `fields`.
-        SEQUENCE_LENGTHS: place of that buffer among a step's in `fields`; -1 where absent, and so on.
-        ROW_REQ_POOL_INDICES: as above.
-        PREFIX_LENGTHS: as above.
-        COMPRESSED_LENGTHS: as above.
-        WRITE_LOCS: as above.
-        LOGICAL_POSITIONS: as above.
-        PENDING_RING_SLOTS: as above.
-        RING_GROUP_LOCS: as above.
-    """
+    """What one of a group's programs does; `words` are the arguments of `refresh_kernel` in its order."""
+    (
+        seq_lens,
+        req_pool_indices,
+        seq_stride,
+        slot_stride,
+        flags_and_real,
+        req_to_token,
+        table_row_stride,
+        table_col_stride,
+        slots_and_width,
+        heads_and_pages,
+        page_stride,
+        offsets,
+        page_table,
+        status,
+        ring_stride,
+        rows_and_window,
+        extend_lens,
+        extend_stride,
+        fields,
+    ) = words
     flags = _low(flags_and_real)
     real = _high(flags_and_real)
     slots = _low(slots_and_width)
@@ -440,7 +401,6 @@ def refresh_kernel(
         (seq_stride, slot_stride, extend_stride),
         (flags, real, slots, width, rows, window),
     )
-    program = tl.program_id(0)
     if MODE == DRAFT_EXTEND:
         # To search for a row's request costs most here, so that a program does all of a row.
         _lane, page, row, part, begin, stride = _span(program, page_bits, BLOCK, BLOCK_BITS, WIDE)
@@ -566,3 +526,133 @@ def refresh_kernel(
             PAGE_SIZE,
             STEPS,
         )
+
+
+@triton.jit
+def refresh_kernel(
+    seq_lens,
+    req_pool_indices,
+    seq_stride,
+    slot_stride,
+    flags_and_real,
+    req_to_token,
+    table_row_stride,
+    table_col_stride,
+    slots_and_width,
+    heads_and_pages,
+    page_stride,
+    offsets,
+    page_table,
+    status,
+    ring_stride,
+    rows_and_window,
+    extend_lens,
+    extend_stride,
+    fields,
+    MODE: tl.constexpr,
+    RATIO: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    STEPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    RING: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCK_BITS: tl.constexpr,
+    WIDE: tl.constexpr,
+    SCAN: tl.constexpr,
+    FIELDS: tl.constexpr,
+    SEQUENCE_LENGTHS: tl.constexpr,
+    ROW_REQ_POOL_INDICES: tl.constexpr,
+    PREFIX_LENGTHS: tl.constexpr,
+    COMPRESSED_LENGTHS: tl.constexpr,
+    WRITE_LOCS: tl.constexpr,
+    LOGICAL_POSITIONS: tl.constexpr,
+    PENDING_RING_SLOTS: tl.constexpr,
+    RING_GROUP_LOCS: tl.constexpr,
+):
+    """Refreshes the buffers of a group of steps.
+
+    Args:
+        seq_lens: address of [batch] int32 or int64, live lengths; the flags tell the dtypes.
+        req_pool_indices: address of [batch] int32 or int64, request slots.
+        seq_stride: stride of `seq_lens`, in bytes.
+        slot_stride: stride of `req_pool_indices`, in bytes.
+        flags_and_real: two int32, the lower half first: dtypes and padding rule, and from the ninth bit on the power of
+            two that are a row's first pages, which have a lane each; live requests that are not padding by count.
+        req_to_token: address of [slots, width] int32, KV slot of each token.
+        table_row_stride: from a slot of the table to the next, in elements.
+        table_col_stride: from a token of the table to the next, in elements.
+        slots_and_width: two int32: slots of the table, tokens of a slot.
+        heads_and_pages: two int32: programs that are heads, page table entries of a row that exist.
+        page_stride: row stride of the page tables, in elements.
+        offsets: what each step adds to a length, a tuple of pairs of int32; 0 in every mode but decode.
+        page_table: addresses of the page tables, a tuple over the steps; None where absent.
+        status: address of [1] int32, or-ed with what went wrong.
+        ring_stride: row stride of the ring group locations, in elements.
+        rows_and_window: two int32: rows of the bucket, rows of a request in target verify.
+        extend_lens: address of [batch] int32 or int64, rows of each request; read in draft extend only.
+        extend_stride: stride of `extend_lens`, in bytes.
+        fields: addresses of the other buffers, a tuple over the steps and, within a step, over the buffers that are
+            there; None if there are none.
+        MODE: DECODE, TARGET_VERIFY or DRAFT_EXTEND.
+        RATIO: tokens of a compressed group.
+        PAGE_SIZE: tokens of a page.
+        STEPS: steps of the group.
+        ROWS: rows of a head, a power of two.
+        RING: the power of two at or above RATIO; 1 without ring group locations.
+        BLOCK: page table entries that a program handles first, a lane each.
+        BLOCK_BITS: the power of two that BLOCK is.
+        WIDE: page table entries that it handles at a time after those.
+        SCAN: requests that a program sums at a time; draft extend only.
+        FIELDS: buffers of a step in `fields`.
+        SEQUENCE_LENGTHS: place of that buffer among a step's in `fields`; -1 where absent, and so on.
+        ROW_REQ_POOL_INDICES: as above.
+        PREFIX_LENGTHS: as above.
+        COMPRESSED_LENGTHS: as above.
+        WRITE_LOCS: as above.
+        LOGICAL_POSITIONS: as above.
+        PENDING_RING_SLOTS: as above.
+        RING_GROUP_LOCS: as above.
+    """
+    refresh_group(
+        tl.program_id(0),
+        (
+            seq_lens,
+            req_pool_indices,
+            seq_stride,
+            slot_stride,
+            flags_and_real,
+            req_to_token,
+            table_row_stride,
+            table_col_stride,
+            slots_and_width,
+            heads_and_pages,
+            page_stride,
+            offsets,
+            page_table,
+            status,
+            ring_stride,
+            rows_and_window,
+            extend_lens,
+            extend_stride,
+            fields,
+        ),
+        MODE,
+        RATIO,
+        PAGE_SIZE,
+        STEPS,
+        ROWS,
+        RING,
+        BLOCK,
+        BLOCK_BITS,
+        WIDE,
+        SCAN,
+        FIELDS,
+        SEQUENCE_LENGTHS,
+        ROW_REQ_POOL_INDICES,
+        PREFIX_LENGTHS,
+        COMPRESSED_LENGTHS,
+        WRITE_LOCS,
+        LOGICAL_POSITIONS,
+        PENDING_RING_SLOTS,
+        RING_GROUP_LOCS,
+    )

@@ -9,13 +9,23 @@ from typing import Any
 import torch
 
 from . import _core
-from .compile import KernelVariant, compile_variant, refusal
+from .compile import compile_variant, refusal
 from .errors import LaunchError, UnsupportedError
+from .variants import Variant
 
-__all__ = ["capability", "capturing", "direct_refusal", "hook_lists", "interpreting", "load_kernel", "triton_refusal"]
+__all__ = [
+    "capability",
+    "capturing",
+    "direct_refusal",
+    "hook_lists",
+    "interpreting",
+    "load_kernel",
+    "start_by_triton",
+    "triton_refusal",
+]
 
 _lock = threading.Lock()
-_loaded: dict[tuple[KernelVariant, int, str, bool], tuple[Any, _core.Kernel | str]] = {}
+_loaded: dict[tuple[Variant, int, str, bool], tuple[Any, _core.Kernel | str]] = {}
 """Compiled kernels and what starts them; kept as long as the process, since recorded graphs refer to them."""
 
 
@@ -72,7 +82,7 @@ def direct_refusal(device: torch.device, driver: str) -> str | None:
 
 
 def load_kernel(
-    variant: KernelVariant, device: torch.device, driver: str, *, by_triton: bool = False
+    variant: Variant, device: torch.device, driver: str, *, by_triton: bool = False
 ) -> tuple[Any, _core.Kernel | str]:
     """The compiled kernel of a variant, and it loaded on a device; a refusal in words where it must not be.
 
@@ -82,18 +92,17 @@ def load_kernel(
         UnsupportedError: it would have to be compiled or loaded inside a capture, or cannot be compiled.
     """
     if driver != "cuda":
-        return None, _core.Kernel(
-            b"", "stub", variant.num_warps, 0, variant.num_steps, len(variant.buffers), driver=driver
-        )
+        return None, _core.Kernel(b"", "stub", variant.num_warps, 0, _parameters(variant), driver=driver)
     arch = capability(device)
     key = (variant, arch, str(device), by_triton)
     found = _loaded.get(key)
     if found is not None:
         return found
     if capturing(device):
+        steps = " + ".join(str(group.num_steps) for group in variant.groups)
         raise UnsupportedError(
-            f"a kernel for {variant.num_steps} steps is not loaded on {device} and a capture is on; plan, or call "
-            "planner.warmup, before the capture"
+            f"a kernel for {steps} steps is not loaded on {device} and a capture is on; plan, or call planner.warmup, "
+            "before the capture"
         )
     with _lock:
         if key not in _loaded:
@@ -101,8 +110,22 @@ def load_kernel(
         return _loaded[key]
 
 
+def start_by_triton(
+    variant: Variant, compiled: Any, programs: int, words: tuple[Any, ...], device: torch.device
+) -> None:
+    """Starts a kernel with packed words through Triton's launcher, or its interpreter; a launch of no programs not."""
+    if programs == 0:
+        return
+    arguments = variant.arguments(words)
+    if interpreting():
+        variant.source()[0][programs, 1, 1](*arguments)
+        return
+    with torch.cuda.device(device):
+        compiled[programs, 1, 1](*arguments)
+
+
 def _compile_and_load(
-    variant: KernelVariant, device: torch.device, arch: int, by_triton: bool
+    variant: Variant, device: torch.device, arch: int, by_triton: bool
 ) -> tuple[Any, _core.Kernel | str]:
     compiled = compile_variant(variant, arch, device.index or 0)
     kernel: _core.Kernel | str | None = "Triton's launcher was asked for" if by_triton else refusal(compiled)
@@ -117,24 +140,23 @@ def _compile_and_load(
     return compiled, kernel
 
 
-def _load(cubin: bytes, metadata: Any, variant: KernelVariant) -> _core.Kernel | str:
+def _load(cubin: bytes, metadata: Any, variant: Variant) -> _core.Kernel | str:
     """The kernel, loaded on the current device; why not, where its parameters are not what would be passed."""
     refused = ""
     # Triton appends two scratch pointers from 3.5 on and one before; the binary's own table says which.
     for scratch_words in (2, 1):
         try:
             return _core.Kernel(
-                cubin,
-                metadata.name,
-                metadata.num_warps,
-                metadata.shared,
-                variant.num_steps,
-                len(variant.buffers),
-                scratch_words,
+                cubin, metadata.name, metadata.num_warps, metadata.shared, _parameters(variant), scratch_words
             )
         except (UnsupportedError, LaunchError) as error:
             refused = refused or str(error)
     return refused
+
+
+def _parameters(variant: Variant) -> list[tuple[int, int]]:
+    """What the parameters of a kernel follow from: steps of each group, buffers of a step."""
+    return [(group.num_steps, len(group.buffers)) for group in variant.groups]
 
 
 def hook_lists() -> list[list[Any]]:

@@ -9,12 +9,15 @@ from typing import Any
 import torch
 
 from . import _core, launchers
-from .compile import FIELDS, MODES, KernelVariant, Shape, choose_shape, compile_stats, shapes_of_binaries
+from .compile import compile_stats
 from .errors import LayoutError, UnsupportedError
+from .joined import JoinedPlan, join
 from .layouts import RequestTable, StepBuffers
 from .plans import Blueprint, Explanation, ReplayPlan, ReplayStatus, StagedPlan, TritonPlan
+from .shapes import Shape, choose_shape, shapes_of_binaries
+from .variants import FIELDS, MODES, KernelVariant
 
-__all__ = ["Explanation", "ReplayPlan", "ReplayPlanner", "ReplayStatus", "RequestTable", "StepBuffers"]
+__all__ = ["Explanation", "JoinedPlan", "ReplayPlan", "ReplayPlanner", "ReplayStatus", "RequestTable", "StepBuffers"]
 
 _BACKENDS = ("auto", "direct", "triton", "host")
 _STATUS_WORDS = 1024
@@ -119,6 +122,24 @@ class ReplayPlanner:
             # What was evicted is released here, when the list goes, and never inside a capture.
             self._cache.insert(request, plan, not launchers.capturing(self.table.device))
             return plan
+
+    def join(self, plans: Sequence[ReplayPlan]) -> JoinedPlan:
+        """One plan that refreshes what several do, three of their groups a launch.
+
+        For plans whose live inputs exist at the same time: the draft steps of a round and its verify rows both start
+        from the lengths before the draft, and draft extend, whose lengths stand when verify is done, has the lengths of
+        the next round's draft. Groups that would write the same memory keep launches of their own, in order.
+
+        Call it before a capture, as `plan`; it is not cached.
+
+        Args:
+            plans: two plans of this planner or more, of any modes, buckets and padding rules.
+
+        Raises:
+            LayoutError: fewer than two, or what is no plan of this planner.
+            UnsupportedError: no kernel can be had here, or it is not loaded yet and a capture is on.
+        """
+        return join(self, plans, self._cache, self._driver)
 
     def warmup(
         self,

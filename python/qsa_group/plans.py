@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import _core
-from .compile import FIELDS, KernelVariant, nested_arguments
 from .errors import LaunchError
-from .launchers import capturing, interpreting
+from .launchers import capturing, start_by_triton
+from .variants import FIELDS, KernelVariant
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -372,18 +372,8 @@ def launch_by_triton(
     blueprint = plan._blueprint
     variant = blueprint.variants[group]
     words = plan._arguments(group, seq_lens, req_pool_indices, num_padding, extend_lens, alone=alone)
-    programs, _, _ = blueprint.cuts[group]
-    if programs == 0:
-        return
-    grid = (programs, 1, 1)
-    arguments = nested_arguments(words, variant)
-    if interpreting():
-        from .kernel import refresh_kernel
-
-        refresh_kernel[grid](*arguments)
-        return
-    with torch.cuda.device(plan.device):
-        blueprint.compiled[group][grid](*arguments)
+    compiled = blueprint.compiled[group] if blueprint.compiled else None
+    start_by_triton(variant, compiled, blueprint.cuts[group][0], words, plan.device)
 
 
 def _words(data: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ logger = logging.getLogger("qsa_group.sglang")
 _said: set[str] = set()
 
 
-@dataclass
+@dataclass(slots=True)
 class Counts:
     """Refreshes by the way they took, and what was captured.
 

@@ -58,6 +58,8 @@ class Bucket:
         leftover: draft steps that SGLang refreshes itself.
         inputs: the tensors that a recorded refresh reads, or None where none may be recorded.
         bound: addresses that recorded refreshes read.
+        seq_lens_at: address of the lengths that the last one reads.
+        slots_at: address of the request slots that it reads.
         recorded: whether every graph of this bucket holds its refresh.
     """
 
@@ -75,6 +77,8 @@ class Bucket:
         "phase",
         "plans",
         "recorded",
+        "seq_lens_at",
+        "slots_at",
         "tainted",
     )
 
@@ -100,6 +104,7 @@ class Bucket:
         self.inputs = inputs
         self.draft_token_num = draft_token_num
         self.bound: set[tuple[int, ...]] = set()
+        self.seq_lens_at = self.slots_at = 0
         self.recorded = False
         self.tainted = False
         self.loaded = False
@@ -124,6 +129,7 @@ class Bucket:
             return
         self._run(inputs.seq_lens, inputs.req_pool_indices, 0, inputs.extend_lens)
         self.bound.add(_tensor_addresses(inputs))
+        self.seq_lens_at, self.slots_at = inputs.seq_lens.data_ptr(), inputs.req_pool_indices.data_ptr()
         self.recorded = not self.tainted
         COUNTS.nodes += 1
 
@@ -144,9 +150,7 @@ class Bucket:
             self.replay_draft(owner, forward_batch)
             return True
         if self.recorded:
-            given = _addresses(self.phase, forward_batch)
-            if given not in self.bound:
-                raise self._not_bound(given)
+            self._require_bound(forward_batch)
             COUNTS.recorded += 1
         elif not self._launch(owner, forward_batch):
             return False
@@ -158,10 +162,11 @@ class Bucket:
         if self.recorded:
             # A batch that fills its bucket is handed over as it is, after it was copied to where the graph reads; see
             # `fixed_inputs`.
-            if getattr(forward_batch, "num_padding", None):
-                given = (forward_batch.seq_lens.data_ptr(), forward_batch.req_pool_indices.data_ptr())
-                if given not in self.bound:
-                    raise self._not_bound(given)
+            if getattr(forward_batch, "num_padding", None) and (
+                forward_batch.seq_lens.data_ptr() != self.seq_lens_at
+                or forward_batch.req_pool_indices.data_ptr() != self.slots_at
+            ):
+                self._require_bound(forward_batch)
             COUNTS.recorded += 1
         else:
             self._run(forward_batch.seq_lens, forward_batch.req_pool_indices, _padding(forward_batch), None)
@@ -172,9 +177,12 @@ class Bucket:
         if self.leftover:
             self._leave(owner, forward_batch)
 
-    def _not_bound(self, given: tuple[int, ...]) -> PlanChangedError:
-        """Tensors that no recorded refresh reads: the graph would go by values that nobody vouches for."""
-        return PlanChangedError(
+    def _require_bound(self, forward_batch: Any) -> None:
+        """Refuses tensors that no recorded refresh reads: the graph would go by values that nobody vouches for."""
+        given = _addresses(self.phase, forward_batch)
+        if given in self.bound:
+            return
+        raise PlanChangedError(
             f"the {self.phase} graph of batch size {self.batch_size} refreshes itself from the buffers of its capture, "
             "but is replayed with other tensors; set QSA_GROUP_SGLANG_MODE=direct for a runner that does this",
             field="inputs",

@@ -89,6 +89,26 @@ pub fn group(steps: &[StepLayout]) -> Grouping {
     Grouping { groups: open.into_iter().map(|group| group.steps).collect(), splits }
 }
 
+/// Divides groups into launches of at most `most` each, which keep their order: a group that writes memory of one before
+/// it is in a later launch.
+///
+/// Returns the indices of each launch's groups, ascending.
+pub fn join(groups: &[Vec<&StepLayout>], most: usize) -> Vec<Vec<usize>> {
+    let meet = |one: &[&StepLayout], other: &[&StepLayout]| {
+        one.iter().any(|step| other.iter().any(|earlier| overlap(step, earlier).is_some()))
+    };
+    let mut launches: Vec<Vec<usize>> = Vec::new();
+    for (index, group) in groups.iter().enumerate() {
+        match launches.last_mut() {
+            Some(last) if last.len() < most && !last.iter().any(|&other| meet(group, &groups[other])) => {
+                last.push(index);
+            }
+            _ => launches.push(vec![index]),
+        }
+    }
+    launches
+}
+
 /// Whether any two buffers might share memory, by one pass over their sorted ranges: almost never, and then no pair
 /// of steps needs a closer look.
 fn may_share_memory(steps: &[StepLayout]) -> bool {
@@ -209,6 +229,16 @@ mod tests {
         let grouping = group(&steps);
         assert_eq!(grouping.groups, vec![vec![0], vec![1], vec![2]]);
         assert!(grouping.splits.iter().any(|split| split.step == 2 && split.field == "order"));
+    }
+
+    #[test]
+    fn groups_join_until_a_launch_is_full_or_memory_is_shared() {
+        let steps: Vec<_> = (1..=5).map(|i| step(0x10000 * i, 8, 4)).collect();
+        let mut groups: Vec<Vec<&StepLayout>> = steps.iter().map(|step| vec![step]).collect();
+        assert_eq!(join(&groups, 3), vec![vec![0, 1, 2], vec![3, 4]]);
+        // The third writes what the second writes; what follows stays behind it.
+        groups[2] = vec![&steps[1], &steps[2]];
+        assert_eq!(join(&groups, 3), vec![vec![0, 1], vec![2, 3, 4]]);
     }
 
     #[test]

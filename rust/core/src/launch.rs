@@ -19,8 +19,13 @@ const LEADING_WORDS: usize = 11;
 const MIDDLE_WORDS: usize = 5;
 /// Scratch parameters that Triton appends; null, since a kernel that needs scratch is refused.
 pub const SCRATCH_WORDS: usize = 2;
-/// Most words of a launch.
+/// Most words of a launch of one group.
 const MAX_WORDS: usize = num_words(MAX_GROUP_STEPS, NUM_FIELDS) + SCRATCH_WORDS;
+/// Groups that a joined launch takes at most: as many as the 4 KiB of a kernel's parameters hold at their largest.
+pub const MAX_JOINED: usize = 3;
+/// Most words of a joined launch.
+const MAX_JOINED_WORDS: usize = 1 + MAX_JOINED * num_words(MAX_GROUP_STEPS, NUM_FIELDS) + SCRATCH_WORDS;
+const _: () = assert!(8 * MAX_JOINED_WORDS <= 4096);
 
 /// Bits of the kernel's `flags` parameter.
 mod flags {
@@ -58,9 +63,27 @@ pub const fn num_words(num_steps: usize, num_buffers: usize) -> usize {
     LEADING_WORDS + num_steps.div_ceil(2) + num_steps * num_buffers + MIDDLE_WORDS
 }
 
+/// Words of the arguments of a kernel, without scratch, from steps and buffers of each group that it takes: one group, or
+/// several after a word that says which programs are whose.
+pub fn kernel_words(groups: &[(usize, usize)]) -> usize {
+    let own: usize = groups.iter().map(|&(steps, buffers)| num_words(steps, buffers)).sum();
+    own + usize::from(groups.len() > 1)
+}
+
 /// Two numbers below 2**31 in a word.
 const fn pair(low: u64, high: u64) -> u64 {
     low | high << 32
+}
+
+/// Writes `words` to the start of `place`, which it does not clear first: that would take as long as all else here.
+#[inline]
+fn copied<'a>(words: &[u64], place: &'a mut [MaybeUninit<u64>]) -> &'a mut [u64] {
+    let place = &mut place[..words.len()];
+    for (slot, &word) in place.iter_mut().zip(words) {
+        slot.write(word);
+    }
+    // SAFETY: every slot of the slice has just been written.
+    unsafe { &mut *(std::ptr::from_mut(place) as *mut [u64]) }
 }
 
 /// Page entries of a row that exist.
@@ -121,16 +144,10 @@ impl Packed {
         Packed { words: words.into_boxed_slice(), extend_at, programs: cut.programs }
     }
 
-    /// The words of a call, in the kernel's order, scratch included.
+    /// The words of a call, in the kernel's order, scratch included, at the start of `place`.
     #[inline]
-    fn patched<'a>(&self, inputs: &LiveInputs, place: &'a mut [MaybeUninit<u64>; MAX_WORDS]) -> &'a mut [u64] {
-        let place = &mut place[..self.words.len()];
-        for (slot, &word) in place.iter_mut().zip(&self.words) {
-            slot.write(word);
-        }
-        // SAFETY: every slot of the slice has just been written. Clearing all of `place` first would take as long as
-        // all else that is done here.
-        let words = unsafe { &mut *(std::ptr::from_mut(place) as *mut [u64]) };
+    fn patched<'a>(&self, inputs: &LiveInputs, place: &'a mut [MaybeUninit<u64>]) -> &'a mut [u64] {
+        let words = copied(&self.words, place);
         let (lens, slots) = (&inputs.seq_lens, &inputs.req_pool_indices);
         // A kernel without extend lengths never reads them; the lengths stand in so that the address is a real one.
         let extend = inputs.extend_lens.as_ref().unwrap_or(lens);
@@ -197,6 +214,71 @@ impl Packed {
         let words = self.patched(inputs, &mut words);
         // SAFETY: the caller's promise, passed on.
         (0..times).try_for_each(|_| unsafe { kernel.launch(stream, shape, words) })
+    }
+}
+
+/// The packed arguments of one launch over one group or several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// The programs at which the second and the third group begin; none where there is one group.
+    begins: Option<u64>,
+    groups: Vec<Packed>,
+    programs: u32,
+    scratch_words: usize,
+}
+
+impl Joined {
+    /// Joins groups, which must be packed without scratch.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_JOINED`] groups.
+    pub fn new(groups: Vec<Packed>, scratch_words: usize) -> Joined {
+        assert!(groups.len() <= MAX_JOINED, "as many groups as a launch takes");
+        let until = |group: usize| groups[..group].iter().map(|group| group.programs).sum::<u32>();
+        let begins = (groups.len() > 1).then(|| pair(u64::from(until(1)), u64::from(until(2))));
+        Joined { begins, programs: until(groups.len()), groups, scratch_words }
+    }
+
+    /// The words of a call, in the kernel's order, scratch included.
+    #[inline]
+    fn patched<'a>(&self, inputs: &LiveInputs, place: &'a mut [MaybeUninit<u64>; MAX_JOINED_WORDS]) -> &'a mut [u64] {
+        let mut filled = 0;
+        if let Some(begins) = self.begins {
+            place[0].write(begins);
+            filled = 1;
+        }
+        for group in &self.groups {
+            filled += group.patched(inputs, &mut place[filled..]).len();
+        }
+        let all = filled + self.scratch_words;
+        place[filled..all].fill(MaybeUninit::new(0));
+        // SAFETY: every slot of the slice has just been written: the first word, each group's, and the scratch words.
+        unsafe { &mut *(std::ptr::from_mut(&mut place[..all]) as *mut [u64]) }
+    }
+
+    /// The arguments of a call as a list, for launchers that append scratch themselves.
+    pub fn without_scratch(&self, inputs: &LiveInputs) -> Vec<u64> {
+        let mut words = [MaybeUninit::uninit(); MAX_JOINED_WORDS];
+        let words = self.patched(inputs, &mut words);
+        words[..words.len() - self.scratch_words].to_vec()
+    }
+
+    /// Starts the kernel over all groups. Buckets of no rows launch nothing.
+    ///
+    /// # Errors
+    /// [`crate::error::Error::Driver`] if the driver refuses.
+    ///
+    /// # Safety
+    /// As for [`Packed::launch`], for each group; the kernel must take these groups in this order.
+    #[inline]
+    pub unsafe fn launch(&self, kernel: &Kernel, inputs: &LiveInputs, stream: Handle) -> Result<()> {
+        let mut words = [MaybeUninit::uninit(); MAX_JOINED_WORDS];
+        if self.programs == 0 {
+            return Ok(());
+        }
+        let shape = kernel.shape((self.programs, 1, 1));
+        // SAFETY: the caller's promise, passed on.
+        unsafe { kernel.launch(stream, shape, self.patched(inputs, &mut words)) }
     }
 }
 
@@ -316,6 +398,51 @@ mod tests {
             assert_eq!(packed.arguments(&inputs)[4], if wide { 1 | 4 } else { 2 } | 1 << 8);
         }
         assert_eq!(packed, before);
+    }
+
+    #[test]
+    fn joined_words_are_each_groups_after_one_that_divides_the_programs() {
+        let inputs = LiveInputs {
+            seq_lens: vector(0x100, true),
+            req_pool_indices: vector(0x200, false),
+            extend_lens: Some(vector(0x300, true)),
+            num_padding: 1,
+        };
+        let one = [step(0x30000, 0)];
+        let cut = Cut { programs: 5, heads: 0, page_bits: 0 };
+        let pack = |mode| Packed::new(&table(), mode, Padding::Count, &[&one[0]], 0x88, cut, 0);
+        let steps = [step(0x10000, 1), step(0x20000, 2)];
+        let members: Vec<&StepLayout> = steps.iter().collect();
+        let cut = Cut { programs: 18, heads: 2, page_bits: 1 };
+        let decode = Packed::new(&table(), Mode::Decode, Padding::Slot, &members, 0x77, cut, 0);
+        let groups = [decode, pack(Mode::TargetVerify { draft_token_num: 2 }), pack(Mode::DraftExtend)];
+        let joined = Joined::new(groups.to_vec(), SCRATCH_WORDS);
+        let own: Vec<u64> = groups.iter().flat_map(|group| group.arguments(&inputs)).collect();
+        assert_eq!(joined.without_scratch(&inputs), [&[18 | 23 << 32], &own[..]].concat());
+        let params = kernel_words(&[(2, 2), (1, 2), (1, 2)]) + SCRATCH_WORDS;
+        let kernel = kernel(params, stub::Behaviour::Succeed, params).unwrap();
+        // SAFETY: the stub reads nothing behind the addresses.
+        unsafe { joined.launch(&kernel, &inputs, 0) }.unwrap();
+        assert_eq!(stub::last_launch().unwrap().0.grid, (28, 1, 1));
+        assert_eq!(Joined::new(groups[..2].to_vec(), 0).without_scratch(&inputs)[0], 18 | 23 << 32);
+        assert_eq!(Joined::new(groups[..1].to_vec(), 0).without_scratch(&inputs), groups[0].arguments(&inputs));
+    }
+
+    #[test]
+    fn buckets_of_no_rows_launch_nothing() {
+        let inputs = LiveInputs {
+            seq_lens: vector(0x100, true),
+            req_pool_indices: vector(0x200, false),
+            extend_lens: None,
+            num_padding: 0,
+        };
+        let cut = Cut { programs: 0, heads: 0, page_bits: 0 };
+        let none = Packed::new(&table(), Mode::Decode, Padding::Slot, &[&step(0x10000, 1)], 0x77, cut, 0);
+        let joined = Joined::new(vec![none.clone(), none], SCRATCH_WORDS);
+        let params = kernel_words(&[(1, 2), (1, 2)]) + SCRATCH_WORDS;
+        let kernel = kernel(params, stub::Behaviour::Fail, params).unwrap();
+        // SAFETY: nothing is started.
+        unsafe { joined.launch(&kernel, &inputs, 0) }.unwrap();
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod cache;
 mod errors;
+mod join;
 mod plan;
 mod request;
 mod tensor;
@@ -15,6 +16,8 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use super::cache::Cache;
+    #[pymodule_export]
+    use super::join::{Join, join_groups};
     #[pymodule_export]
     use super::plan::{LoadedKernel, Plan, noop};
     #[pymodule_export]

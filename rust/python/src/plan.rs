@@ -23,27 +23,26 @@ use crate::tensor;
 /// A compiled kernel, loaded on the current device.
 #[pyclass(frozen, module = "qsa_group._core", name = "Kernel")]
 pub struct LoadedKernel {
-    kernel: Arc<Kernel>,
-    scratch_words: usize,
+    pub kernel: Arc<Kernel>,
+    pub scratch_words: usize,
 }
 
 #[pymethods]
 impl LoadedKernel {
-    /// Loads `binary` (a cubin) into the calling thread's current context. `driver` is "cuda", "stub" or "stub-fail".
+    /// Loads `binary` (a cubin) into the calling thread's current context. `groups` are steps and buffers of each group
+    /// that it takes; `driver` is "cuda", "stub" or "stub-fail".
     #[new]
-    #[pyo3(signature = (binary, name, num_warps, shared, num_steps, num_buffers, scratch_words=SCRATCH_WORDS, driver="cuda"))]
-    #[allow(clippy::too_many_arguments)] // One for each number that a binary's metadata has.
+    #[pyo3(signature = (binary, name, num_warps, shared, groups, scratch_words=SCRATCH_WORDS, driver="cuda"))]
     fn new(
         binary: &[u8],
         name: &str,
         num_warps: u32,
         shared: u32,
-        num_steps: usize,
-        num_buffers: usize,
+        groups: Vec<(usize, usize)>,
         scratch_words: usize,
         driver: &str,
     ) -> Result<LoadedKernel> {
-        let num_params = launch::num_words(num_steps, num_buffers) + scratch_words;
+        let num_params = launch::kernel_words(&groups) + scratch_words;
         let name = CString::new(name).map_err(|_| Error::Unsupported {
             what: "the kernel's name holds a zero byte".to_string(),
             remedy: "report this",
@@ -131,17 +130,33 @@ impl Plan {
         num_padding: i64,
         extend_lens: Option<&Bound<'_, PyAny>>,
     ) -> Result<LiveInputs> {
-        for watched in &self.memory {
-            watched.check(seq_lens.py())?;
-        }
-        let inputs = LiveInputs {
-            seq_lens: tensor::live(seq_lens, "seq_lens")?,
-            req_pool_indices: tensor::live(req_pool_indices, "req_pool_indices")?,
-            extend_lens: extend_lens.map(|lens| tensor::live(lens, "extend_lens")).transpose()?,
-            num_padding,
-        };
-        self.admission.check(&inputs)?;
+        let inputs = live_inputs(seq_lens, req_pool_indices, num_padding, extend_lens)?;
+        self.check(seq_lens.py(), &inputs)?;
         Ok(inputs)
+    }
+
+    /// Checks a call's inputs, and that no watched memory has moved.
+    #[inline]
+    pub fn check(&self, py: Python<'_>, inputs: &LiveInputs) -> Result<()> {
+        self.memory.iter().try_for_each(|watched| watched.check(py))?;
+        Ok(self.admission.check(inputs)?)
+    }
+
+    /// Whether a live input shares memory with an output.
+    pub fn overlaps(&self, inputs: &LiveInputs) -> bool {
+        self.admission.overlaps_output(inputs)
+    }
+
+    /// What the plan was made from.
+    pub fn content(&self) -> &Request {
+        self.request.get()
+    }
+
+    /// A group's arguments for a launch that is cut up as `cut` says, without scratch.
+    pub fn packed(&self, group: usize, cut: Cut) -> Packed {
+        let request = self.content();
+        let members = request.members(group);
+        Packed::new(&request.table, request.mode, request.padding, &members, self.status, cut, 0)
     }
 
     #[inline]
@@ -206,8 +221,30 @@ impl Plan {
     }
 }
 
+/// Reads a call's live inputs.
+#[inline]
+pub fn live_inputs(
+    seq_lens: &Bound<'_, PyAny>,
+    req_pool_indices: &Bound<'_, PyAny>,
+    num_padding: i64,
+    extend_lens: Option<&Bound<'_, PyAny>>,
+) -> Result<LiveInputs> {
+    Ok(LiveInputs {
+        seq_lens: tensor::live(seq_lens, "seq_lens")?,
+        req_pool_indices: tensor::live(req_pool_indices, "req_pool_indices")?,
+        extend_lens: extend_lens.map(|lens| tensor::live(lens, "extend_lens")).transpose()?,
+        num_padding,
+    })
+}
+
+/// Whether a launch hook of Triton's is set, so that launches belong to its launcher.
+#[inline]
+pub fn any_hook(py: Python<'_>, hooks: &[Py<PyList>]) -> bool {
+    hooks.iter().any(|calls| !calls.bind(py).is_empty())
+}
+
 /// A call's `num_padding`. It is clamped to the batch, so a number past 64 bits is as good as the last within.
-fn num_padding_of(given: &Bound<'_, PyAny>) -> PyResult<i64> {
+pub fn num_padding_of(given: &Bound<'_, PyAny>) -> PyResult<i64> {
     match given.extract() {
         Ok(number) => Ok(number),
         Err(error) if PyErr::is_instance_of::<PyOverflowError>(&error, given.py()) => {
@@ -236,7 +273,7 @@ impl Watched {
     }
 }
 
-fn run_by_python() -> Error {
+pub fn run_by_python() -> Error {
     Error::Unsupported { what: "this plan is run by Python".to_string(), remedy: "call ReplayPlan.run" }
 }
 
@@ -504,7 +541,7 @@ impl Plan {
     #[inline]
     fn is_hooked(&self, py: Python<'_>) -> bool {
         let Executor::Direct { hooks, .. } = &self.executor else { return false };
-        let hooked = hooks.iter().any(|calls| !calls.bind(py).is_empty());
+        let hooked = any_hook(py, hooks);
         if hooked {
             self.hooked_runs.fetch_add(1, Ordering::Relaxed);
             self.counters.hooked_runs.fetch_add(1, Ordering::Relaxed);

@@ -1,0 +1,250 @@
+"""Several plans in one call, and in one launch where that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from . import _core, launchers
+from .errors import LayoutError
+from .plans import Explanation, ReplayPlan, ReplayStatus
+from .shapes import joined_shape
+from .variants import JoinedVariant, KernelVariant, Variant
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import Self
+
+    from .planner import ReplayPlanner
+
+__all__ = ["JoinedPlan"]
+
+
+@dataclass
+class Launch:
+    """One launch of a joined plan: its groups as (plan, group), how each is cut up, and what starts it."""
+
+    groups: list[tuple[int, int]]
+    cuts: list[tuple[int, int, int]]
+    variant: Variant
+    compiled: Any = None
+    kernel: _core.Kernel | None = None
+
+    @property
+    def programs(self) -> int:
+        """Programs of the launch."""
+        return sum(programs for programs, _, _ in self.cuts)
+
+
+@dataclass
+class JoinedBlueprint:
+    """What a joined plan is made from."""
+
+    plans: tuple[ReplayPlan, ...]
+    backend: str
+    launches: list[Launch] = field(default_factory=list)
+    hooks: list[list[Any]] = field(default_factory=list)
+    fallbacks: list[str] = field(default_factory=list)
+
+
+class JoinedPlan(_core.Join):
+    """Several plans that one live batch refreshes, made by `ReplayPlanner.join`. It keeps the plans.
+
+    A run does what running the plans in their order does. Each plan can still be run by itself.
+
+    Attributes:
+        plans: the joined plans, in order.
+        backend: "direct", "triton" or "host", as it runs.
+    """
+
+    def __new__(cls, blueprint: JoinedBlueprint, cache: _core.Cache) -> Self:
+        """Made by `ReplayPlanner.join` alone."""
+        launches = [
+            ([(*place, cut) for place, cut in zip(launch.groups, launch.cuts, strict=True)], launch.kernel)
+            for launch in blueprint.launches
+        ]
+        return super().__new__(cls, list(blueprint.plans), cache, launches, blueprint.hooks)
+
+    def __init__(self, blueprint: JoinedBlueprint, cache: _core.Cache) -> None:
+        del cache
+        self._blueprint = blueprint
+        self.plans = blueprint.plans
+        self.backend = blueprint.backend
+
+    @property
+    def launches(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Each launch's groups, as (index of the plan, index of its group), in launch order."""
+        if self._blueprint.launches:
+            return tuple(tuple(launch.groups) for launch in self._blueprint.launches)
+        return tuple(((index, group),) for index, plan in enumerate(self.plans) for group in range(len(plan.groups)))
+
+    @property
+    def device(self) -> torch.device:
+        """Device of every tensor of the plans."""
+        return self.plans[0].device
+
+    def status(self) -> ReplayStatus:
+        """What went wrong in rows of any of the plans; as `ReplayPlan.status`."""
+        found = ReplayStatus.OK
+        for plan in self.plans:
+            found |= plan.status()
+        return found
+
+    def reset_status(self) -> None:
+        """Clears the status of every plan, in the order of the current stream."""
+        for plan in self.plans:
+            plan.reset_status()
+
+    def explain(self) -> Explanation:
+        """How the plans run: launches, and fallbacks that were taken; `data["plans"]` explains each plan by itself."""
+        each = [plan.explain() for plan in self.plans]
+        fallbacks = list(self._blueprint.fallbacks)
+        if self._apart_runs and self.backend != "host":
+            fallbacks.append(
+                f"in {self._apart_runs} runs the plans ran one after the other, each as it explains: a live input "
+                "shared memory with an output, or a profiler had set Triton's launch hooks"
+            )
+        launches = self.launches
+        data = {
+            "backend": self.backend,
+            "device": str(self.device),
+            "launches": len(launches),
+            "launches_apart": sum(len(plan.groups) for plan in self.plans),
+            "groups": [[list(place) for place in launch] for launch in launches],
+            "fallbacks": fallbacks,
+            "runs": self._runs,
+            "apart_runs": self._apart_runs,
+            "plans": [one.data for one in each],
+        }
+        count, apart = data["launches"], data["launches_apart"]
+        launched = f"{count} launch{'es' * (count != 1)} instead of {apart}"
+        lines = [f"{len(self.plans)} plans on {self.device}, backend {self.backend}: {launched}"]
+        for index, launch in enumerate(launches):
+            members = ", ".join(f"{self.plans[plan].mode} (plan {plan}, group {group})" for plan, group in launch)
+            lines.append(f"  launch {index}: {members}")
+        lines.extend(f"  fallback: {reason}" for reason in fallbacks)
+        return Explanation("\n".join(lines), data)
+
+    def _run_apart(
+        self,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int,
+        extend_lens: torch.Tensor | None,
+    ) -> None:
+        """Plan by plan, each in its own way."""
+        for plan in self.plans:
+            extend = extend_lens if plan.mode == "draft_extend" else None
+            plan.run(seq_lens, req_pool_indices, num_padding, extend)
+
+    def __repr__(self) -> str:
+        modes = " + ".join(plan.mode for plan in self.plans)
+        return f"JoinedPlan({modes}, launches={len(self.launches)}, backend={self.backend!r}, device={self.device})"
+
+
+class PythonJoinedPlan(JoinedPlan):
+    """A joined plan whose launches Triton's launcher or interpreter starts, or whose plans the host runs."""
+
+    def run(
+        self,
+        seq_lens: torch.Tensor,
+        req_pool_indices: torch.Tensor,
+        num_padding: int = 0,
+        extend_lens: torch.Tensor | None = None,
+    ) -> None:
+        """Refreshes what every plan holds; see `_core.Join.run`."""
+        apart = self._admit(seq_lens, req_pool_indices, num_padding, extend_lens)
+        if apart is None:
+            return
+        if apart:
+            self._run_apart(seq_lens, req_pool_indices, num_padding, extend_lens)
+            return
+        for index, launch in enumerate(self._blueprint.launches):
+            words = self._arguments(index, seq_lens, req_pool_indices, num_padding, extend_lens)
+            launchers.start_by_triton(launch.variant, launch.compiled, launch.programs, words, self.device)
+        self._count(len(self._blueprint.launches))
+
+
+def join(planner: ReplayPlanner, plans: Iterable[ReplayPlan], cache: _core.Cache, driver: str) -> JoinedPlan:
+    """See `ReplayPlanner.join`."""
+    members = _members(planner, plans)
+    blueprint = JoinedBlueprint(plans=members, backend=planner.backend)
+    if any(plan.backend == "host" for plan in members):
+        blueprint.backend = "host"
+        blueprint.fallbacks.append("the host runs the plans one after the other")
+        return PythonJoinedPlan(blueprint, cache)
+    blueprint.launches = [_launch(members, groups) for groups in _core.join_groups(list(members))]
+    if launchers.interpreting() and driver == "cuda":
+        return PythonJoinedPlan(blueprint, cache)
+    refused = None
+    for launch in blueprint.launches:
+        launch.compiled, kernel = launchers.load_kernel(
+            launch.variant, planner.table.device, driver, by_triton=planner.backend == "triton"
+        )
+        if isinstance(kernel, str):
+            refused = refused or kernel
+        else:
+            launch.kernel = kernel
+    not_direct = [plan for plan in members if plan.backend != "direct"]
+    if planner.backend == "direct" and refused is None and not not_direct:
+        blueprint.hooks = members[0]._blueprint.hooks
+        return JoinedPlan(blueprint, cache)
+    blueprint.backend = "triton"
+    if planner.backend == "direct":
+        reason = refused or "a plan is not"
+        blueprint.fallbacks.append(f"not started directly but by Triton's launcher: {reason}")
+    return PythonJoinedPlan(blueprint, cache)
+
+
+def _members(planner: ReplayPlanner, plans: Iterable[ReplayPlan]) -> tuple[ReplayPlan, ...]:
+    if not isinstance(plans, Iterable):
+        raise LayoutError(
+            f"plans has type {type(plans).__name__}, must be a sequence of ReplayPlan; pass the plans to join",
+            field="plans",
+        )
+    members = tuple(plans)
+    for index, plan in enumerate(members):
+        if not isinstance(plan, ReplayPlan):
+            raise LayoutError(
+                f"plans[{index}] has type {type(plan).__name__}, must be ReplayPlan; pass what planner.plan returned",
+                field="plans",
+            )
+        if plan.table is not planner.table:
+            raise LayoutError(
+                f"plans[{index}] reads {plan.table!r}, must read this planner's {planner.table!r}; join plans of one "
+                "planner",
+                field="plans",
+            )
+    if len(members) < 2:
+        raise LayoutError(
+            f"plans has length {len(members)}, must be at least 2; run a single plan as it is", field="plans"
+        )
+    return members
+
+
+def _launch(plans: tuple[ReplayPlan, ...], groups: list[tuple[int, int]]) -> Launch:
+    """A launch of one group is the plan's own; the groups of others are cut up anew, for programs of the same warps."""
+    if len(groups) == 1:
+        (plan, group), *_ = groups
+        own = plans[plan]._blueprint
+        return Launch(groups, [own.cuts[group]], own.variants[group])
+    cuts, variants = [], []
+    for plan, group in groups:
+        made = plans[plan]._blueprint
+        rows, pages = made.request.group_rows[group], made.request.group_pages[group]
+        shape = joined_shape(made.mode, rows, pages)
+        before = made.variants[group]
+        variant = KernelVariant(
+            mode=before.mode,
+            num_steps=before.num_steps,
+            buffers=before.buffers,
+            compress_ratio=before.compress_ratio,
+            page_size=before.page_size,
+            block=shape.block,
+            wide=shape.wide,
+            num_warps=shape.num_warps,
+        )
+        variants.append(variant)
+        cuts.append(variant.cut(rows, shape.lanes))
+    return Launch(groups, cuts, JoinedVariant(tuple(variants)))

@@ -1,0 +1,81 @@
+"""How a launch is cut up into programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Shape", "choose_shape", "joined_shape", "shapes_of_binaries"]
+
+_FEWEST_ROWS = 2
+"""Rows up to which programs enough are started for a million tokens a row."""
+
+_FEW_ROWS = 8
+"""Rows up to which a launch of one decode step has larger programs."""
+
+_PROGRAMS = 128
+"""Programs that divide page tables, about, where each row has more than two: one for each multiprocessor."""
+
+_SMALL = (64, 256, 2)
+"""Block, wide block and warps of the programs of most launches."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a launch is cut up.
+
+    Attributes:
+        lanes: first page table entries of a row that have a lane each, a power of two: at least a block, unless that is
+            more than there are.
+        block: page table entries that a program handles first, a lane each.
+        wide: page table entries that a program handles at a time after those.
+        num_warps: warps of a program.
+    """
+
+    lanes: int
+    block: int
+    wide: int
+    num_warps: int
+
+
+def choose_shape(mode: str, num_steps: int, rows: int, max_pages: int) -> Shape:
+    """How to cut up a launch over `rows` rows of `num_steps` steps whose page tables have `max_pages` entries.
+
+    A program writes the first entries of a row at once and others in a loop. Few rows leave most of a GPU idle: then
+    programs divide long page tables, at little cost where few entries are live. Many rows fill a GPU by themselves.
+    `benches/tune.py` measures the choice.
+    """
+    return _cut(mode, rows, max_pages, *_program(mode, num_steps, rows))
+
+
+def joined_shape(mode: str, rows: int, max_pages: int) -> Shape:
+    """As `choose_shape`, for a group that shares its launch with others: all have the same warps."""
+    return _cut(mode, rows, max_pages, *_SMALL)
+
+
+def _cut(mode: str, rows: int, max_pages: int, block: int, wide: int, num_warps: int) -> Shape:
+    if rows <= _FEWEST_ROWS:
+        most = 1 << 14
+    elif rows <= 2 * _FEWEST_ROWS:
+        most = 1 << 12
+    else:
+        most = max(1 << (_PROGRAMS * block // rows).bit_length() >> 1, 128)
+    lanes = min(most, 1 << max(max_pages - 1, 0).bit_length())
+    # In draft extend a program has one row.
+    return Shape(max(lanes, block) if mode == "draft_extend" else lanes, block, wide, num_warps)
+
+
+def _program(mode: str, num_steps: int, rows: int) -> tuple[int, int, int]:
+    """Block, wide block and warps of a program: small ones start soonest, and leave few threads without an entry.
+
+    A single step does less for each entry; with few rows, larger programs read a long table sooner.
+    """
+    if mode == "draft_extend":
+        return 128, 512, 4
+    if mode == "decode" and num_steps == 1 and rows <= _FEW_ROWS:
+        return (128, 1024, 4) if rows <= _FEWEST_ROWS else (256, 1024, 8)
+    return _SMALL
+
+
+def shapes_of_binaries(mode: str, num_steps: int) -> set[Shape]:
+    """A shape for each binary that `choose_shape` leads to; which lanes it has does not count for that."""
+    return {choose_shape(mode, num_steps, rows, 1) for rows in (_FEWEST_ROWS, _FEW_ROWS, _FEW_ROWS + 1)}
