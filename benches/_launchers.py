@@ -31,27 +31,31 @@ def empty_kernel() -> Callable[..., None]:
 
 
 @triton.jit
-def _copy(seq_lens, req_pool_indices, req_to_token, width, page_table, page_stride, pages: tl.constexpr):
+def _copy(
+    seq_lens, req_pool_indices, req_to_token, width, page_tables, page_stride, block: tl.constexpr, steps: tl.constexpr
+):
     row = tl.program_id(0)
     length = tl.load(seq_lens + row)
     slot = tl.load(req_pool_indices + row).to(tl.int64)
-    page = tl.arange(0, pages)
+    page = tl.program_id(1) * block + tl.arange(0, block)
     live = page * PAGE_SIZE < length
     entry = tl.load(req_to_token + slot * width + page * PAGE_SIZE, live, other=0)
-    tl.store(page_table + row * page_stride + page, entry // PAGE_SIZE, live)
+    for step in tl.static_range(steps):
+        tl.store(page_tables[step] + row * page_stride + page, entry // PAGE_SIZE, live)
 
 
-def copy_kernel(table: torch.Tensor, page_table: torch.Tensor, live: int) -> Callable[..., None]:
-    """The least that any refresh with a page table must do, specialised for one shape, and nothing else.
+def copy_kernel(table: torch.Tensor, page_tables: Sequence[torch.Tensor], live: int, block: int) -> Callable[..., None]:
+    """The least that any refresh with page tables must do, specialised for one shape, and nothing else.
 
-    A program a row: its length and slot, the request table at each page, one step's page table. No offsets, no other
-    buffer, no check of what the inputs hold; a page a thread.
+    A row's length and slot, the request table at each page, each step's page table. No offsets, no other buffer, no
+    check of what the inputs hold; a page a thread, `block` a program.
     """
-    pages = max(triton.next_power_of_2(-(-live // PAGE_SIZE.value)), 128)
-    launch = _copy[(page_table.shape[0],)]
+    rows, stride = page_tables[0].shape[0], page_tables[0].stride(0)
+    launch = _copy[rows, max(-(-live // (block * PAGE_SIZE.value)), 1)]
+    tables, warps = tuple(page_tables), block // 32
 
     def call(seq_lens: torch.Tensor, req_pool_indices: torch.Tensor, *_: Any) -> None:
-        launch(seq_lens, req_pool_indices, table, table.shape[1], page_table, page_table.stride(0), pages, num_warps=4)
+        launch(seq_lens, req_pool_indices, table, table.shape[1], tables, stride, block, len(tables), num_warps=warps)
 
     return call
 
