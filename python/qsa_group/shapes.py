@@ -6,17 +6,11 @@ from dataclasses import dataclass
 
 __all__ = ["Shape", "choose_shape", "joined_shape", "shapes_of_binaries"]
 
-_FEWEST_ROWS = 2
-"""Rows up to which programs enough are started for a million tokens a row."""
-
 _FEW_ROWS = 8
 """Rows up to which a launch of one decode step has larger programs."""
 
-_PROGRAMS = 128
-"""Programs that divide page tables, about, where each row has more than two: one for each multiprocessor."""
-
 _SMALL = (64, 256, 2)
-"""Block, wide block and warps of the programs of most launches."""
+"""Block, wide block and warps of small programs."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +47,10 @@ def joined_shape(mode: str, rows: int, max_pages: int) -> Shape:
 
 
 def _cut(mode: str, rows: int, max_pages: int, block: int, wide: int, num_warps: int) -> Shape:
-    if rows <= _FEWEST_ROWS:
-        most = 1 << 14
-    elif rows <= 2 * _FEWEST_ROWS:
-        most = 1 << 12
-    else:
-        most = max(1 << (_PROGRAMS * block // rows).bit_length() >> 1, 128)
+    # About one program for each multiprocessor; with the fewest rows two, so that a million tokens have enough. Many
+    # rows have two programs each, so that a row of a few thousand tokens needs no loop.
+    programs = 256 if rows <= _FEW_ROWS // 2 else 128
+    most = max(1 << (programs * block // max(rows, 1)).bit_length() >> 1, 128)
     lanes = min(most, 1 << max(max_pages - 1, 0).bit_length())
     # In draft extend a program has one row.
     return Shape(max(lanes, block) if mode == "draft_extend" else lanes, block, wide, num_warps)
@@ -67,15 +59,18 @@ def _cut(mode: str, rows: int, max_pages: int, block: int, wide: int, num_warps:
 def _program(mode: str, num_steps: int, rows: int) -> tuple[int, int, int]:
     """Block, wide block and warps of a program: small ones start soonest, and leave few threads without an entry.
 
-    A single step does less for each entry; with few rows, larger programs read a long table sooner.
+    One or two steps do less for each entry: with few rows, larger programs read a long table sooner. Wide blocks keep
+    more reads under way, but each step lengthens their code.
     """
     if mode == "draft_extend":
         return 128, 512, 4
+    if mode == "decode" and num_steps <= 2 and rows <= 2:
+        return 128, 1024, 4
     if mode == "decode" and num_steps == 1 and rows <= _FEW_ROWS:
-        return (128, 1024, 4) if rows <= _FEWEST_ROWS else (256, 1024, 8)
-    return _SMALL
+        return 256, 1024, 8
+    return (64, 512, 2) if num_steps <= 2 else _SMALL
 
 
 def shapes_of_binaries(mode: str, num_steps: int) -> set[Shape]:
     """A shape for each binary that `choose_shape` leads to; which lanes it has does not count for that."""
-    return {choose_shape(mode, num_steps, rows, 1) for rows in (_FEWEST_ROWS, _FEW_ROWS, _FEW_ROWS + 1)}
+    return {choose_shape(mode, num_steps, rows, 1) for rows in (2, _FEW_ROWS, _FEW_ROWS + 1)}
