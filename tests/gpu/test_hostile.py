@@ -86,3 +86,19 @@ def test_outputs_that_end_where_their_memory_ends(gpu_backend: Backend, mode: st
         for name, view in buffers.items():
             arena.region(name)[step].copy_(view)
     arena.assert_holds(oracle.refresh(round_))
+
+
+def test_hostile_numbers_in_a_joined_launch(gpu_backend: Backend) -> None:
+    """The round of draft extend has hostile numbers of every kind; draft and verify get the same batch."""
+    extend = hostile_round("draft_extend", Inputs())
+    batch = len(extend.seq_lens)
+    draft = extend.but(mode="decode", extend_lens=None, rows=batch + 3, offsets=[1, 2, 3])
+    verify = extend.but(mode="target_verify", extend_lens=None, rows=3 * batch + 2, draft_token_num=3)
+    planner = planner_of(extend, gpu_backend)
+    members = [Harness(gpu_backend, round_, planner=planner, page_gap=1, shift=1) for round_ in (extend, draft, verify)]
+    joined = planner.join([member.plan for member in members])
+    assert len(joined.launches) == 1
+    joined.run(**live_inputs(extend, gpu_backend.device))
+    for member in members:
+        member.check()
+    assert int(joined.status()) == status_bits("draft_extend") | status_bits("decode")
