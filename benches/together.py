@@ -21,13 +21,24 @@ DRAFT_STEPS = 2
 
 
 def apart(plans: Sequence[Any]) -> Callable[..., None]:
-    """A launch for each plan; draft extend takes the extend lengths."""
+    """A launch for each plan; draft extend, which comes first, takes the extend lengths."""
+    runs = [plan.run for plan in plans]
+    if plans[0].mode == "draft_extend":
+        extend, draft, verify = runs
 
-    def call(seq_lens: Any, slots: Any, padding: int, extend_lens: Any) -> None:
-        for plan in plans:
-            plan.run(seq_lens, slots, padding, extend_lens if plan.mode == "draft_extend" else None)
+        def three(seq_lens: Any, slots: Any, padding: int, extend_lens: Any) -> None:
+            extend(seq_lens, slots, padding, extend_lens)
+            draft(seq_lens, slots)
+            verify(seq_lens, slots)
 
-    return call
+        return three
+    draft, verify = runs
+
+    def two(seq_lens: Any, slots: Any) -> None:
+        draft(seq_lens, slots)
+        verify(seq_lens, slots)
+
+    return two
 
 
 def measure(batch: int, context: int, live: int, window: int, workload: Workload) -> list[dict[str, Any]]:
@@ -47,7 +58,7 @@ def measure(batch: int, context: int, live: int, window: int, workload: Workload
         joined = planners.planners["direct"].join(plans)
         extends = extend in plans
         calls = {"apart": apart(plans), "joined": joined.run}
-        given = inputs if extends else [(*one[:3], None) for one in inputs]
+        given = inputs if extends else [one[:2] for one in inputs]
         found: dict[str, Any] = {"plans": name, "batch": batch, "context": context, "live": live}
         found["launches"] = len(joined.launches)
         found["gpu_us"] = {way: gpu_time(call, given) for way, call in calls.items()}

@@ -31,7 +31,7 @@ from qsa_group.shapes import Shape, choose_shape
 from qsa_group.variants import FIELDS, KernelVariant
 
 SPLITS = (1, 2, 4, 16, 64)
-BLOCKS = ((128, 512, 4), (256, 1024, 4), (256, 1024, 8), (256, 2048, 8))  # (block, wide, warps)
+BLOCKS = ((64, 256, 2), (64, 512, 2), (128, 512, 4), (128, 1024, 4), (256, 1024, 8))  # (block, wide, warps)
 RATIO, PAGE_SIZE = 4, 64
 Cut = tuple[int, int, int, int]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,19 @@ from hypothesis import strategies as st
 from arena import Arena
 from cases import random_table
 from oracle import Round
-from qsa_group import CapacityError, JoinedPlan, LaunchError, LayoutError, PlanChangedError, ReplayPlan, StepBuffers
+from qsa_group import (
+    CapacityError,
+    JoinedPlan,
+    LaunchError,
+    LayoutError,
+    PlanChangedError,
+    ReplayPlan,
+    ReplayPlanner,
+    StepBuffers,
+    _core,
+    launchers,
+)
+from qsa_group.shapes import Shape, choose_shape, joined_shape
 from strategies import HOSTILE_EXTENDS, HOSTILE_LENGTHS, HOSTILE_SLOTS, Inputs, clip
 from support import HOST, Backend, Harness, live_inputs, mode_arguments, planner_of, step_buffers
 
@@ -100,8 +114,13 @@ def test_three_groups_a_launch(backend: Backend, count: int) -> None:
     rounds = [DRAFT.but(rows=6 + more, offsets=[1, 2, 3][: 1 + more % 3]) for more in range(count)]
     together = Together(backend, rounds)
     together.refresh()
-    if backend.name != "host":
-        assert [len(launch) for launch in together.plan.launches] == {2: [2], 3: [3], 4: [3, 1], 7: [3, 3, 1]}[count]
+    if backend.name == "host":
+        return
+    assert [len(launch) for launch in together.plan.launches] == {2: [2], 3: [3], 4: [3, 1], 7: [3, 3, 1]}[count]
+    splits = together.plan.explain().data["splits"]
+    assert [(s["plan"], s["field"], s["value"], s["other"]) for s in splits] == [
+        (plan, "launch size", "4", "3") for plan in range(3, count, 3)
+    ]
 
 
 def test_groups_of_one_plan_join_too(backend: Backend) -> None:
@@ -131,6 +150,12 @@ def test_shared_memory_keeps_its_order(backend: Backend) -> None:
     last = planner.plan(step_buffers(arena, [3, 5]))
     joined = planner.join([first, last])
     assert joined.launches == (((0, 0),), ((1, 0),))
+    if backend.name != "host":
+        (split,) = joined.explain().data["splits"]
+        assert (split["field"], split["plan"], split["group"]) == ("overlap", 1, 0)
+        assert split["value"] == "sequence_lengths of plan 1, group 0"
+        assert split["other"] == "sequence_lengths of plan 0, group 0"
+        assert "cannot share the launch before: overlap is sequence_lengths of plan 1" in joined.explain()
     joined.run(**live_inputs(round_, backend.device))
     Harness.check_arena(arena, round_.but(offsets=[3, 5]))
     arena.poison()
@@ -197,7 +222,13 @@ def test_input_that_is_an_output(backend: Backend) -> None:
         if joined:
             plan = planner.join([draft.plan, verify.plan])
             plan.run(seq_lens, slots)
-            assert any("one after the other" in reason for reason in plan.explain().data["fallbacks"])
+            data = plan.explain().data
+            assert (data["runs"], data["overlap_runs"], data["hooked_runs"]) == (
+                1,
+                0 if backend.name == "host" else 1,
+                0,
+            )
+            assert planner.stats()["runs"] == 2, "the plans ran by themselves"
         else:
             draft.plan.run(seq_lens, slots)
             verify.plan.run(seq_lens, slots)
@@ -218,7 +249,7 @@ def test_a_refused_call_writes_nothing(
     backend: Backend, rounds: tuple[Round, ...], given: Round, error: type[Exception]
 ) -> None:
     together = Together(backend, rounds)
-    with pytest.raises(error):
+    with pytest.raises(error, match=r"plans\[[01]\]: "):
         together.plan.run(**live_inputs(given, backend.device))
     for member in together.members:
         member.arena.assert_untouched()
@@ -227,12 +258,15 @@ def test_a_refused_call_writes_nothing(
 
 def test_what_cannot_be_joined() -> None:
     one, other = (Harness(HOST, DRAFT) for _ in range(2))
+    beside = ReplayPlanner(one.planner.table)
     cases: list[tuple[Any, str]] = [
         ([], "plans has length 0, must be at least 2"),
         ([one.plan], "plans has length 1, must be at least 2"),
         (None, "plans has type NoneType, must be a sequence of ReplayPlan"),
         ([one.plan, "plan"], r"plans\[1\] has type str, must be ReplayPlan"),
-        ([one.plan, other.plan], r"plans\[1\] reads RequestTable\(.*\), must read this planner's"),
+        ([one.plan, other.plan], r"plans\[1\] was planned over RequestTable\(.*\) by another planner"),
+        ([other.plan, one.plan], r"plans\[0\] was planned over"),
+        ([one.plan, beside.plan(step_buffers(other.arena, [1, 2]))], r"plans\[1\] was planned over"),
     ]
     for plans, message in cases:
         with pytest.raises(LayoutError, match=message) as caught:
@@ -271,6 +305,99 @@ def test_a_failing_launch_raises() -> None:
     assert planner.stats()["launches"] == 0
 
 
+def test_empty_buckets_are_no_launches() -> None:
+    """Nothing is started for them, so nothing is counted."""
+    planner = planner_of(DRAFT, Backend("direct", "cpu"), _driver="stub")
+    plans = []
+    for round_ in (EXTEND, EXTEND.but(extend_lens=[1, 1, 1, 1])):
+        arena = Arena(1, 0, 4, round_.page_columns)
+        plans.append(planner.plan(step_buffers(arena, [1]), "draft_extend"))
+    for plan in (*plans, planner.join(plans)):
+        plan.run(**live_inputs(EXTEND, "cpu"))
+    stats = planner.stats()
+    assert (stats["runs"], stats["launches"], stats["step_refreshes"]) == (3, 0, 0)
+
+
+def test_set_hooks_run_the_plans_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profiler sees each plan's launches by Triton's launcher, as without the join."""
+    hooks: list[Any] = []
+    monkeypatch.setattr(launchers, "hook_lists", lambda: [hooks])
+    joined, plans, planner = _stubbed("stub")
+    monkeypatch.setattr(joined._blueprint, "hooks", [hooks])
+    joined = JoinedPlan(joined._blueprint, planner._cache)
+    seen: list[ReplayPlan] = []
+    for plan in plans:
+        monkeypatch.setattr(plan, "run", lambda *_, plan=plan: seen.append(plan), raising=False)
+    hooks.append(print)
+    joined.run(**live_inputs(EXTEND, "cpu"))
+    assert seen == plans
+    (fallback,) = joined.explain().data["fallbacks"]
+    assert fallback.startswith("in 1 of 1 runs Triton launch hooks were set")
+    hooks.clear()
+    joined.run(**live_inputs(EXTEND, "cpu"))
+    assert (len(seen), planner.stats()["launches"]) == (3, 1)
+
+
+@pytest.mark.parametrize("refused", ["the joined kernel", "a plan"])
+def test_what_must_not_be_started_directly_is_triton_s(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    """Every launch of it, all loaded for Triton's launcher; `explain` says why."""
+    loads: list[tuple[int, bool]] = []
+    load = launchers.load_kernel
+
+    def refusing(variant: Any, device: Any, driver: str, *, by_triton: bool = False) -> tuple[Any, Any]:
+        loads.append((len(variant.groups), by_triton))
+        wanted = 3 if refused == "the joined kernel" else 1
+        if by_triton or len(variant.groups) == wanted:
+            return object(), "it is odd"
+        return load(variant, device, driver)
+
+    monkeypatch.setattr(launchers, "load_kernel", refusing)
+    planner = planner_of(DRAFT, Backend("direct", "cpu"), _driver="stub")
+    rounds = (*WHOLE, DRAFT.but(rows=9))
+    arenas = [Arena(one.steps, one.rows, 4, one.page_columns) for one in rounds]
+    plans = [
+        planner.plan(step_buffers(arena, one.offsets), **mode_arguments(one))
+        for arena, one in zip(arenas, rounds, strict=True)
+    ]
+    assert {plan.backend for plan in plans} == {"direct" if refused == "the joined kernel" else "triton"}
+    loads.clear()
+    joined = planner.join(plans)
+    assert (joined.backend, [len(launch) for launch in joined.launches]) == ("triton", [3, 1])
+    assert {groups for groups, by_triton in loads if by_triton} == {3, 1}
+    assert joined.explain().data["fallbacks"] == ["not started directly but by Triton's launcher: it is odd"]
+
+
+def test_moved_memory_is_noticed_before_anything_is_written() -> None:
+    together = Together(HOST, (DRAFT, VERIFY))
+    together.members[1].arena.memory.share_memory_()
+    together.members[0].arena.poison()
+    with pytest.raises(PlanChangedError, match=r"plans\[1\]: .*share_memory_"):
+        together.plan.run(**together.arguments(together.rounds))
+    together.members[0].arena.assert_untouched()
+
+
+def test_the_same_plan_twice(backend: Backend) -> None:
+    """Its memory is shared with itself: two launches that write the same."""
+    harness = Harness(backend, DRAFT)
+    joined = harness.planner.join([harness.plan, harness.plan])
+    assert joined.launches == (((0, 0),), ((1, 0),))
+    joined.run(**live_inputs(DRAFT, backend.device))
+    harness.check()
+
+
+def test_joins_run_from_several_threads() -> None:
+    """Nothing of a join is changed by a call but its counters."""
+    joined, _plans, planner = _stubbed("stub")
+    arguments = live_inputs(EXTEND, "cpu")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: [joined.run(**arguments) for _ in range(200)], range(4)))
+    assert (planner.stats()["launches"], joined.explain().data["runs"]) == (800, 800)
+
+
+def test_the_core_joins_groups_of_its_own_plans_only() -> None:
+    assert _core.join_groups([]) == ([], [])
+
+
 def test_the_host_says_so() -> None:
     together = Together(HOST, WHOLE)
     together.refresh()
@@ -278,6 +405,42 @@ def test_the_host_says_so() -> None:
     assert data["backend"] == "host"
     assert data["fallbacks"] == ["the host runs the plans one after the other"]
     assert data["launches"] == data["launches_apart"] == 3
+    assert data["runs"] == 1
+    assert together.planner.stats()["runs"] == 3
+
+
+def test_the_planners_own_fallbacks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why there is no better backend is as true of a join as of its plans."""
+    monkeypatch.setattr("qsa_group.planner._resolve", lambda *_: ("host", ["no kernel: a reason"]))
+    together = Together(HOST, (DRAFT, VERIFY))
+    assert together.plan.explain().data["fallbacks"] == [
+        "no kernel: a reason",
+        "the host runs the plans one after the other",
+    ]
+
+
+@pytest.mark.parametrize("shape", [Shape(2, 2, 1, 1), Shape(2, 1, 4, 4), Shape(16, 2, 2, 1)], ids=str)
+def test_programs_of_any_shape(backend: Backend, monkeypatch: pytest.MonkeyPatch, shape: Shape) -> None:
+    """Several programs a row, several rows a program, and rows that need the loop."""
+    if backend.name == "host":
+        pytest.skip("the host executor is not cut up")
+    monkeypatch.setattr("qsa_group.joined.joined_shape", lambda mode, rows, max_pages: shape)
+    together = Together(backend, WHOLE)
+    together.refresh()
+    together.refresh(live(WHOLE, [511, 300, 65, 510], [4, 11, 2, 1], [2, 1, 0, 4]))
+
+
+def test_the_rule_covers_every_page() -> None:
+    """By programs of the same warps, whatever the mode."""
+    assert len({joined_shape(mode, 8, 64).num_warps for mode in ("decode", "target_verify", "draft_extend")}) == 1
+    for mode, rows, pages in product(
+        ("decode", "target_verify", "draft_extend"), (1, 2, 8, 9, 64, 4096), (0, 1, 127, 4096, 1 << 20)
+    ):
+        shape, usual = joined_shape(mode, rows, pages), choose_shape(mode, 7, rows, pages)
+        assert shape.lanes.bit_count() == 1
+        assert shape.lanes >= min(shape.block, pages)
+        assert shape.lanes >= shape.block or mode != "draft_extend"
+        assert shape == usual or mode == "draft_extend"
 
 
 def test_joined_plans_keep_their_plans() -> None:

@@ -86,8 +86,11 @@ class Cache:
     def clear(self) -> list[Any]: ...
     def stats(self) -> dict[str, int]: ...
 
-def join_groups(plans: list[Plan]) -> list[list[tuple[int, int]]]:
-    """Plan and group of each group of plans, in launches of at most three that keep the groups' order."""
+def join_groups(plans: list[Plan]) -> tuple[list[list[tuple[int, int]]], list[dict[str, Any]]]:
+    """Plan and group of each group of plans, in launches of at most three that keep the groups' order; and reasons.
+
+    There is one for each launch but the first, why it was begun: plan, group, field, value, other.
+    """
 
 @disjoint_base
 class Join:
@@ -120,7 +123,7 @@ class Join:
         num_padding: int = 0,
         extend_lens: torch.Tensor | None = None,
     ) -> bool | None: ...
-    def _count(self, launches: int) -> None: ...
+    def _count(self) -> None: ...
     def _arguments(
         self,
         launch: int,
@@ -132,7 +135,9 @@ class Join:
     @property
     def _runs(self) -> int: ...
     @property
-    def _apart_runs(self) -> int: ...
+    def _overlap_runs(self) -> int: ...
+    @property
+    def _hooked_runs(self) -> int: ...
 
 @disjoint_base
 class Plan:
@@ -183,7 +188,8 @@ class Plan:
         num_padding: int = 0,
         extend_lens: torch.Tensor | None = None,
     ) -> bool | None: ...
-    def _count(self, launches: int, steps: int) -> None: ...
+    def _count(self) -> None: ...
+    def _count_step(self, step: int) -> None: ...
     def _arguments(
         self,
         group: int,

@@ -44,6 +44,7 @@ class JoinedBlueprint:
     plans: tuple[ReplayPlan, ...]
     backend: str
     launches: list[Launch] = field(default_factory=list)
+    splits: list[dict[str, Any]] = field(default_factory=list)
     hooks: list[list[Any]] = field(default_factory=list)
     fallbacks: list[str] = field(default_factory=list)
 
@@ -51,7 +52,8 @@ class JoinedBlueprint:
 class JoinedPlan(_core.Join):
     """Several plans that one live batch refreshes, made by `ReplayPlanner.join`. It keeps the plans.
 
-    A run does what running the plans in their order does. Each plan can still be run by itself.
+    A run does what running the plans in their order does. Each plan can still be run by itself, and counts those runs
+    alone.
 
     Attributes:
         plans: the joined plans, in order.
@@ -98,33 +100,45 @@ class JoinedPlan(_core.Join):
 
     def explain(self) -> Explanation:
         """How the plans run: launches, and fallbacks that were taken; `data["plans"]` explains each plan by itself."""
-        each = [plan.explain() for plan in self.plans]
-        fallbacks = list(self._blueprint.fallbacks)
-        if self._apart_runs and self.backend != "host":
-            fallbacks.append(
-                f"in {self._apart_runs} runs the plans ran one after the other, each as it explains: a live input "
-                "shared memory with an output, or a profiler had set Triton's launch hooks"
-            )
-        launches = self.launches
-        data = {
+        launches, splits = self.launches, self._blueprint.splits
+        data: dict[str, Any] = {
             "backend": self.backend,
             "device": str(self.device),
+            "groups": [[list(place) for place in launch] for launch in launches],
+            "splits": splits,
             "launches": len(launches),
             "launches_apart": sum(len(plan.groups) for plan in self.plans),
-            "groups": [[list(place) for place in launch] for launch in launches],
-            "fallbacks": fallbacks,
+            "fallbacks": self._fallbacks(),
             "runs": self._runs,
-            "apart_runs": self._apart_runs,
-            "plans": [one.data for one in each],
+            "overlap_runs": self._overlap_runs,
+            "hooked_runs": self._hooked_runs,
+            "plans": [plan.explain().data for plan in self.plans],
         }
-        count, apart = data["launches"], data["launches_apart"]
-        launched = f"{count} launch{'es' * (count != 1)} instead of {apart}"
+        launched = f"{len(launches)} launch{'es' * (len(launches) != 1)} instead of {data['launches_apart']}"
         lines = [f"{len(self.plans)} plans on {self.device}, backend {self.backend}: {launched}"]
         for index, launch in enumerate(launches):
             members = ", ".join(f"{self.plans[plan].mode} (plan {plan}, group {group})" for plan, group in launch)
             lines.append(f"  launch {index}: {members}")
-        lines.extend(f"  fallback: {reason}" for reason in fallbacks)
+        lines.extend(
+            f"  plan {split['plan']}, group {split['group']} cannot share the launch before: {split['field']} is "
+            f"{split['value']} against {split['other']}"
+            for split in splits
+        )
+        lines.extend(f"  fallback: {reason}" for reason in data["fallbacks"])
         return Explanation("\n".join(lines), data)
+
+    def _fallbacks(self) -> list[str]:
+        found = list(self._blueprint.fallbacks)
+        apart = "the plans ran one after the other, each as it explains"
+        if self._overlap_runs:
+            found.append(
+                f"in {self._overlap_runs} of {self._runs} runs a live input shared memory with an output: {apart}"
+            )
+        if self._hooked_runs:
+            found.append(
+                f"in {self._hooked_runs} of {self._runs} runs Triton launch hooks were set (a profiler): {apart}"
+            )
+        return found
 
     def _run_apart(
         self,
@@ -163,38 +177,44 @@ class PythonJoinedPlan(JoinedPlan):
         for index, launch in enumerate(self._blueprint.launches):
             words = self._arguments(index, seq_lens, req_pool_indices, num_padding, extend_lens)
             launchers.start_by_triton(launch.variant, launch.compiled, launch.programs, words, self.device)
-        self._count(len(self._blueprint.launches))
+        self._count()
 
 
 def join(planner: ReplayPlanner, plans: Iterable[ReplayPlan], cache: _core.Cache, driver: str) -> JoinedPlan:
     """See `ReplayPlanner.join`."""
     members = _members(planner, plans)
+    made = [plan._blueprint for plan in members]
     blueprint = JoinedBlueprint(plans=members, backend=planner.backend)
-    if any(plan.backend == "host" for plan in members):
-        blueprint.backend = "host"
+    # Each reason once, in the order of the plans.
+    blueprint.fallbacks = list(dict.fromkeys(reason for one in made for reason in one.fallbacks))
+    if planner.backend == "host":
         blueprint.fallbacks.append("the host runs the plans one after the other")
         return PythonJoinedPlan(blueprint, cache)
-    blueprint.launches = [_launch(members, groups) for groups in _core.join_groups(list(members))]
+    launches, blueprint.splits = _core.join_groups(list(members))
+    blueprint.launches = [_launch(members, groups) for groups in launches]
     if launchers.interpreting() and driver == "cuda":
         return PythonJoinedPlan(blueprint, cache)
+    direct = planner.backend == "direct" and all(plan.backend == "direct" for plan in members)
+    refused = _load(blueprint, planner.table.device, driver, by_triton=not direct)
+    if direct and refused is None:
+        blueprint.hooks = made[0].hooks
+        return JoinedPlan(blueprint, cache)
+    if direct:
+        blueprint.fallbacks.append(f"not started directly but by Triton's launcher: {refused}")
+        # What was loaded for a direct start is loaded for Triton's too, and not at a first run inside a capture.
+        _load(blueprint, planner.table.device, driver, by_triton=True)
+    blueprint.backend = "triton"
+    return PythonJoinedPlan(blueprint, cache)
+
+
+def _load(blueprint: JoinedBlueprint, device: torch.device, driver: str, *, by_triton: bool) -> str | None:
+    """Loads every launch's kernel; why one must not be started directly, if so."""
     refused = None
     for launch in blueprint.launches:
-        launch.compiled, kernel = launchers.load_kernel(
-            launch.variant, planner.table.device, driver, by_triton=planner.backend == "triton"
-        )
-        if isinstance(kernel, str):
-            refused = refused or kernel
-        else:
-            launch.kernel = kernel
-    not_direct = [plan for plan in members if plan.backend != "direct"]
-    if planner.backend == "direct" and refused is None and not not_direct:
-        blueprint.hooks = members[0]._blueprint.hooks
-        return JoinedPlan(blueprint, cache)
-    blueprint.backend = "triton"
-    if planner.backend == "direct":
-        reason = refused or "a plan is not"
-        blueprint.fallbacks.append(f"not started directly but by Triton's launcher: {reason}")
-    return PythonJoinedPlan(blueprint, cache)
+        launch.compiled, kernel = launchers.load_kernel(launch.variant, device, driver, by_triton=by_triton)
+        launch.kernel = None if isinstance(kernel, str) else kernel
+        refused = refused or (kernel if isinstance(kernel, str) else None)
+    return refused
 
 
 def _members(planner: ReplayPlanner, plans: Iterable[ReplayPlan]) -> tuple[ReplayPlan, ...]:
@@ -210,10 +230,10 @@ def _members(planner: ReplayPlanner, plans: Iterable[ReplayPlan]) -> tuple[Repla
                 f"plans[{index}] has type {type(plan).__name__}, must be ReplayPlan; pass what planner.plan returned",
                 field="plans",
             )
-        if plan.table is not planner.table:
+        if plan._blueprint.owner is not planner._owner:
             raise LayoutError(
-                f"plans[{index}] reads {plan.table!r}, must read this planner's {planner.table!r}; join plans of one "
-                "planner",
+                f"plans[{index}] was planned over {plan.table!r} by another planner than this one over "
+                f"{planner.table!r}; join plans of one planner",
                 field="plans",
             )
     if len(members) < 2:

@@ -99,10 +99,11 @@ def load_kernel(
     if found is not None:
         return found
     if capturing(device):
+        joined = len(variant.groups) > 1
         steps = " + ".join(str(group.num_steps) for group in variant.groups)
+        remedy = "join plans of the same form" if joined else "plan, or call planner.warmup,"
         raise UnsupportedError(
-            f"a kernel for {steps} steps is not loaded on {device} and a capture is on; plan, or call planner.warmup, "
-            "before the capture"
+            f"a kernel for {steps} steps is not loaded on {device} and a capture is on; {remedy} before the capture"
         )
     with _lock:
         if key not in _loaded:

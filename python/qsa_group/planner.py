@@ -68,6 +68,8 @@ class ReplayPlanner:
         self._shape = _shape
         self.backend, self._reasons = _resolve(backend, table.device, _driver)
         self._cache = _core.Cache(cache_capacity)
+        # What says of a plan that it is this planner's, without a reference that would keep the planner.
+        self._owner = object()
         self._plans = 0
         self._lock = threading.RLock()
         self._status: list[torch.Tensor] = []
@@ -130,7 +132,9 @@ class ReplayPlanner:
         from the lengths before the draft, and draft extend, whose lengths stand when verify is done, has the lengths of
         the next round's draft. Groups that would write the same memory keep launches of their own, in order.
 
-        Call it before a capture, as `plan`; it is not cached.
+        Call it before a capture: a kernel is compiled for each composition of groups, which `warmup` does not cover.
+        That takes about as long as for the groups by themselves together, seconds; half a minute if three have 16
+        steps each. The joined plan is not cached.
 
         Args:
             plans: two plans of this planner or more, of any modes, buckets and padding rules.
@@ -200,9 +204,10 @@ class ReplayPlanner:
         """What was planned and run so far.
 
         Returns:
-            backend, plans (made), hits, misses, evictions, dropped, cached, capacity, runs, launches, step_refreshes
-            (the launches that a launch a step would have taken), overlap_runs, hooked_runs, and for the whole process
-            compiles and compile_seconds.
+            backend, plans (made), hits, misses, evictions, dropped, cached, capacity, runs (of plans and of joined
+            plans; a joined run whose plans run one after the other counts as theirs), launches, step_refreshes (the
+            launches that a launch a step would have taken), overlap_runs and hooked_runs (of plans), and for the whole
+            process compiles and compile_seconds.
         """
         compiles, seconds = compile_stats()
         return {
@@ -247,6 +252,7 @@ class ReplayPlanner:
                 for variant, rows, shape in zip(variants, request.group_rows, shapes, strict=True)
             ],
             fallbacks=list(self._reasons),
+            owner=self._owner,
         )
         if self.backend == "host":
             if self.table.device.type == "cpu":
@@ -271,6 +277,9 @@ class ReplayPlanner:
                 return ReplayPlan(blueprint, self._cache)
             blueprint.backend = "triton"
             blueprint.fallbacks.append(f"not started directly but by Triton's launcher: {refused}")
+            # What was loaded for a direct start is loaded for Triton's too, and not at a first run inside a capture.
+            for variant in blueprint.variants:
+                launchers.load_kernel(variant, self.table.device, self._driver, by_triton=True)
         return TritonPlan(blueprint, self._cache)
 
     def _refusal(self, blueprint: Blueprint, kernels: list[_core.Kernel | str]) -> str | None:

@@ -43,7 +43,9 @@ class Explanation(str):
 
     Attributes:
         data: backend, device, mode, padding, rows, groups, splits, launches, step_by_step_launches, fallbacks,
-            runs, overlap_runs and hooked_runs; only JSON types.
+            runs, overlap_runs and hooked_runs; of a joined plan backend, device, groups (plan and group of each
+            launch's groups), splits, launches, launches_apart, fallbacks, runs, overlap_runs, hooked_runs and plans
+            (the data of each). Only JSON types.
     """
 
     data: dict[str, Any]
@@ -77,6 +79,7 @@ class Blueprint:
     kernels: list[_core.Kernel] | None = None
     hooks: list[list[Any]] = field(default_factory=list)
     fallbacks: list[str] = field(default_factory=list)
+    owner: object = None
 
 
 class ReplayPlan(_core.Plan):
@@ -218,7 +221,7 @@ class ReplayPlan(_core.Plan):
     ) -> None:
         """As `_run_groups`, counted: Triton's launcher calls the hooks that are set."""
         self._run_groups(seq_lens, req_pool_indices, num_padding, extend_lens)
-        self._count(len(self.groups), len(self.steps))
+        self._count()
 
     def __repr__(self) -> str:
         return (
@@ -245,7 +248,7 @@ class PythonPlan(ReplayPlan):
             self._run_apart(seq_lens, req_pool_indices, num_padding, extend_lens)
             return
         self._run_groups(seq_lens, req_pool_indices, num_padding, extend_lens)
-        self._count(len(self.groups), len(self.steps))
+        self._count()
 
 
 class TritonPlan(PythonPlan):
@@ -261,7 +264,7 @@ class TritonPlan(PythonPlan):
     ) -> None:
         group = next(index for index, members in enumerate(self.groups) if step in members)
         launch_by_triton(self, group, seq_lens, req_pool_indices, num_padding, extend_lens, alone=step)
-        self._count(1, 1)
+        self._count_step(step)
 
 
 class StagedPlan(PythonPlan):
@@ -315,7 +318,7 @@ class StagedPlan(PythonPlan):
         with self._lock:
             self._fetch_table()
             self._stage(step, seq_lens, req_pool_indices, num_padding, extend_lens)
-        self._count(1, 1)
+        self._count_step(step)
 
     def _fetch_table(self) -> None:
         if capturing(self.device):

@@ -270,13 +270,24 @@ def test_debug_mode_runs_the_call_inside_at_each_replay(plugin: Any, unpatched: 
     assert stats()["nodes"] == 0
 
 
+@pytest.mark.parametrize("name", ["seq_lens", "req_pool_indices"])
 @pytest.mark.parametrize("phase", ["draft", "verify", "extend"])
-def test_tensors_that_the_graph_does_not_read(pair: Any, phase: str) -> None:
+def test_tensors_that_the_graph_does_not_read(pair: Any, phase: str, name: str) -> None:
     ours, _ = pair(phases=(phase,))
     (runner,) = ours.runners
     batch = runner.replay_batch(Batch([5, 6, 7], [1, 2, 3], [1, 1, 1]), 4)
-    batch.seq_lens = batch.seq_lens.clone()
+    setattr(batch, name, getattr(batch, name).clone())
     with pytest.raises(PlanChangedError, match="QSA_GROUP_SGLANG_MODE=direct"):
+        runner.backend.init_forward_metadata_out_graph(batch)
+
+
+def test_a_container_with_other_backends_than_at_the_capture(pair: Any) -> None:
+    """No backend may keep the metadata of an earlier batch without a word."""
+    ours, _ = pair(phases=("draft",))
+    (runner,) = ours.runners
+    batch = runner.replay_batch(Batch([5, 6, 7], [1, 2, 3], [1, 1, 1]), 4)
+    runner.backend.attn_backends = runner.backend.attn_backends[:-1]
+    with pytest.raises(PlanChangedError, match="capture the graphs again"):
         runner.backend.init_forward_metadata_out_graph(batch)
 
 

@@ -171,11 +171,22 @@ class Bucket:
         else:
             self._run(forward_batch.seq_lens, forward_batch.req_pool_indices, _padding(forward_batch), None)
             COUNTS.launched += 1
-        # As many of one as of the other since the capture; a keyword here takes as long as the rest of the loop.
-        for backend, metadata in zip(owner.attn_backends, self.metadata):  # noqa: B905
+        backends = owner.attn_backends
+        # Quicker than zip's own check.
+        if len(backends) != len(self.metadata):
+            raise self._other_backends(len(backends))
+        for backend, metadata in zip(backends, self.metadata):  # noqa: B905
             backend.forward_metadata = metadata
         if self.leftover:
             self._leave(owner, forward_batch)
+
+    def _other_backends(self, given: int) -> PlanChangedError:
+        return PlanChangedError(
+            f"attn_backends has {given} steps, had {len(self.metadata)} at the capture; capture the graphs again",
+            field="attn_backends",
+            planned=len(self.metadata),
+            given=given,
+        )
 
     def _require_bound(self, forward_batch: Any) -> None:
         """Refuses tensors that no recorded refresh reads: the graph would go by values that nobody vouches for."""

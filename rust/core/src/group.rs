@@ -89,24 +89,54 @@ pub fn group(steps: &[StepLayout]) -> Grouping {
     Grouping { groups: open.into_iter().map(|group| group.steps).collect(), splits }
 }
 
+/// Why a group is not in the launch of the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Break {
+    /// The launch is full.
+    Full,
+    /// Both write the same memory.
+    Overlap {
+        /// The other group.
+        other: usize,
+        /// The group's buffer.
+        field: Field,
+        /// The other's buffer.
+        against: Field,
+    },
+}
+
+/// Groups by launch, and why each launch but the first was begun.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Joining {
+    /// Indices of each launch's groups, ascending.
+    pub launches: Vec<Vec<usize>>,
+    /// One entry for each launch but the first.
+    pub breaks: Vec<Break>,
+}
+
 /// Divides groups into launches of at most `most` each, which keep their order: a group that writes memory of one before
 /// it is in a later launch.
-///
-/// Returns the indices of each launch's groups, ascending.
-pub fn join(groups: &[Vec<&StepLayout>], most: usize) -> Vec<Vec<usize>> {
-    let meet = |one: &[&StepLayout], other: &[&StepLayout]| {
-        one.iter().any(|step| other.iter().any(|earlier| overlap(step, earlier).is_some()))
-    };
-    let mut launches: Vec<Vec<usize>> = Vec::new();
+pub fn join(groups: &[Vec<&StepLayout>], most: usize) -> Joining {
+    let mut joining = Joining::default();
     for (index, group) in groups.iter().enumerate() {
-        match launches.last_mut() {
-            Some(last) if last.len() < most && !last.iter().any(|&other| meet(group, &groups[other])) => {
-                last.push(index);
+        let Some(last) = joining.launches.last_mut() else {
+            joining.launches.push(vec![index]);
+            continue;
+        };
+        let shared = last.iter().find_map(|&other| {
+            let (field, against) =
+                group.iter().find_map(|step| groups[other].iter().find_map(|earlier| overlap(step, earlier)))?;
+            Some(Break::Overlap { other, field, against })
+        });
+        match shared.or_else(|| (last.len() >= most).then_some(Break::Full)) {
+            None => last.push(index),
+            Some(reason) => {
+                joining.breaks.push(reason);
+                joining.launches.push(vec![index]);
             }
-            _ => launches.push(vec![index]),
         }
     }
-    launches
+    joining
 }
 
 /// Whether any two buffers might share memory, by one pass over their sorted ranges: almost never, and then no pair
@@ -235,10 +265,13 @@ mod tests {
     fn groups_join_until_a_launch_is_full_or_memory_is_shared() {
         let steps: Vec<_> = (1..=5).map(|i| step(0x10000 * i, 8, 4)).collect();
         let mut groups: Vec<Vec<&StepLayout>> = steps.iter().map(|step| vec![step]).collect();
-        assert_eq!(join(&groups, 3), vec![vec![0, 1, 2], vec![3, 4]]);
+        assert_eq!(join(&groups, 3), Joining { launches: vec![vec![0, 1, 2], vec![3, 4]], breaks: vec![Break::Full] });
         // The third writes what the second writes; what follows stays behind it.
         groups[2] = vec![&steps[1], &steps[2]];
-        assert_eq!(join(&groups, 3), vec![vec![0, 1], vec![2, 3, 4]]);
+        let field = Field::SequenceLengths;
+        let breaks = vec![Break::Overlap { other: 1, field, against: field }];
+        assert_eq!(join(&groups, 3), Joining { launches: vec![vec![0, 1], vec![2, 3, 4]], breaks });
+        assert_eq!(join(&[], 3), Joining::default());
     }
 
     #[test]

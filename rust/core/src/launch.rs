@@ -47,7 +47,7 @@ pub struct Packed {
     programs: u32,
 }
 
-/// How a launch is cut up; `compile.py` says by which rule.
+/// How a launch is cut up; `shapes.py` says by which rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Programs of the launch.
@@ -254,6 +254,12 @@ impl Joined {
         place[filled..all].fill(MaybeUninit::new(0));
         // SAFETY: every slot of the slice has just been written: the first word, each group's, and the scratch words.
         unsafe { &mut *(std::ptr::from_mut(&mut place[..all]) as *mut [u64]) }
+    }
+
+    /// Programs of the launch; 0 where no bucket has rows.
+    #[inline]
+    pub fn programs(&self) -> u32 {
+        self.programs
     }
 
     /// The arguments of a call as a list, for launchers that append scratch themselves.

@@ -35,6 +35,17 @@ pub fn wrong_type(given: &Bound<'_, PyAny>, place: Place, wanted: &str, remedy: 
     Error::Layout { place, what: "type", given: class, wanted: wanted.to_string(), remedy }
 }
 
+/// The same error, whose text begins with the plan that it comes from.
+#[cold]
+pub fn in_plan(py: Python<'_>, error: Raised, plan: usize) -> Raised {
+    let value = error.0.value(py);
+    let text = format!("plans[{plan}]: {value}");
+    if let Err(failure) = value.setattr("args", (text,)) {
+        return failure.into();
+    }
+    error
+}
+
 fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let module = MODULE.get_or_try_init(py, || py.import("qsa_group.errors").map(Bound::unbind))?;

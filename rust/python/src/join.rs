@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use qsa_group_core::driver::Kernel;
 use qsa_group_core::error::{Error, Place};
-use qsa_group_core::group;
+use qsa_group_core::group::{self, Break};
 use qsa_group_core::inputs::LiveInputs;
 use qsa_group_core::launch::{Cut, Joined, MAX_JOINED};
 use qsa_group_core::layout::{Mode, StepLayout};
 
 use crate::cache::Counters;
-use crate::errors::Result;
+use crate::errors::{Result, in_plan};
 use crate::plan::{LoadedKernel, Plan, any_hook, live_inputs, num_padding_of, run_by_python};
 use crate::tensor;
 
@@ -40,12 +40,18 @@ pub struct Join {
     hooks: Vec<Py<PyList>>,
     counters: Arc<Counters>,
     runs: AtomicU64,
-    apart_runs: AtomicU64,
+    overlap_runs: AtomicU64,
+    hooked_runs: AtomicU64,
 }
 
-/// Plan and group of each group of plans, in launches that keep the groups' order.
+/// Plan and group of each group of plans, in launches that keep the groups' order, and why each launch but the first was
+/// begun.
 #[pyfunction]
-pub fn join_groups(plans: Vec<Py<Plan>>) -> Vec<Vec<(usize, usize)>> {
+#[allow(clippy::type_complexity)] // Launches of (plan, group), and dictionaries.
+pub fn join_groups<'py>(
+    py: Python<'py>,
+    plans: Vec<Py<Plan>>,
+) -> Result<(Vec<Vec<(usize, usize)>>, Vec<Bound<'py, PyDict>>)> {
     let places: Vec<(usize, usize)> = plans
         .iter()
         .enumerate()
@@ -53,8 +59,28 @@ pub fn join_groups(plans: Vec<Py<Plan>>) -> Vec<Vec<(usize, usize)>> {
         .collect();
     let groups: Vec<Vec<&StepLayout>> =
         places.iter().map(|&(plan, group)| plans[plan].get().content().members(group)).collect();
-    let launches = group::join(&groups, MAX_JOINED);
-    launches.iter().map(|launch| launch.iter().map(|&index| places[index]).collect()).collect()
+    let joining = group::join(&groups, MAX_JOINED);
+    let mut splits = Vec::with_capacity(joining.breaks.len());
+    for (reason, launch) in joining.breaks.iter().zip(joining.launches.iter().skip(1)) {
+        let (plan, group) = places[launch[0]];
+        let (field, value, other) = match reason {
+            Break::Full => ("launch size", (MAX_JOINED + 1).to_string(), MAX_JOINED.to_string()),
+            Break::Overlap { other, field, against } => {
+                let (with, its) = places[*other];
+                let name = |field: &str, plan: usize, group: usize| format!("{field} of plan {plan}, group {group}");
+                ("overlap", name(field.name(), plan, group), name(against.name(), with, its))
+            }
+        };
+        let split = PyDict::new(py);
+        split.set_item("plan", plan)?;
+        split.set_item("group", group)?;
+        split.set_item("field", field)?;
+        split.set_item("value", value)?;
+        split.set_item("other", other)?;
+        splits.push(split);
+    }
+    let placed = |launch: &Vec<usize>| launch.iter().map(|&index| places[index]).collect();
+    Ok((joining.launches.iter().map(placed).collect(), splits))
 }
 
 /// Plan, group and cut (programs, heads, log2 of a row's lanes) of each group of a launch, and the kernel that starts it.
@@ -69,8 +95,9 @@ impl Join {
         extend_lens: Option<&Bound<'_, PyAny>>,
     ) -> Result<LiveInputs> {
         let inputs = live_inputs(seq_lens, req_pool_indices, num_padding, extend_lens)?;
-        for member in &self.members {
-            member.plan.get().check(seq_lens.py(), &self.inputs_of(member, &inputs))?;
+        for (index, member) in self.members.iter().enumerate() {
+            let given = self.inputs_of(member, &inputs);
+            member.plan.get().check(seq_lens.py(), &given).map_err(|error| in_plan(seq_lens.py(), error, index))?;
         }
         Ok(inputs)
     }
@@ -86,15 +113,30 @@ impl Join {
         self.members.iter().any(|member| member.plan.get().overlaps(inputs))
     }
 
-    fn steps(&self) -> usize {
-        self.members.iter().map(|member| member.plan.get().content().steps.len()).sum()
+    /// Notes a run that begins, and whether its plans have to run one after the other; these count themselves then.
+    fn begins_apart(&self, py: Python<'_>, inputs: &LiveInputs) -> bool {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        let note = |found: bool, counter: &AtomicU64| {
+            if found {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+            found
+        };
+        let apart = self.launches.is_empty()
+            || note(self.overlaps(inputs), &self.overlap_runs)
+            || note(any_hook(py, &self.hooks), &self.hooked_runs);
+        if !apart {
+            self.counters.runs.fetch_add(1, Ordering::Relaxed);
+        }
+        apart
     }
 
-    fn note_run(&self, launches: usize) {
-        self.runs.fetch_add(1, Ordering::Relaxed);
-        self.counters.runs.fetch_add(1, Ordering::Relaxed);
-        self.counters.launches.fetch_add(launches as u64, Ordering::Relaxed);
-        self.counters.step_refreshes.fetch_add(self.steps() as u64, Ordering::Relaxed);
+    /// Counts what a run has launched.
+    fn count(&self) {
+        let launches = self.launches.iter().filter(|launch| launch.joined.programs() > 0).count() as u64;
+        let steps = self.members.iter().map(|member| member.plan.get().launched_steps()).sum();
+        self.counters.launches.fetch_add(launches, Ordering::Relaxed);
+        self.counters.step_refreshes.fetch_add(steps, Ordering::Relaxed);
     }
 }
 
@@ -115,7 +157,7 @@ impl Join {
                 place: Place::Argument("plans"),
                 what: "length",
                 given: "0".to_string(),
-                wanted: "at least 2".to_string(),
+                wanted: "at least 1".to_string(),
                 remedy: "pass the plans to join",
             }
             .into());
@@ -143,7 +185,8 @@ impl Join {
             hooks,
             counters: cache.counters(),
             runs: AtomicU64::new(0),
-            apart_runs: AtomicU64::new(0),
+            overlap_runs: AtomicU64::new(0),
+            hooked_runs: AtomicU64::new(0),
         })
     }
 
@@ -161,8 +204,7 @@ impl Join {
         if inputs.batch() == 0 {
             return Ok(());
         }
-        if any_hook(slf.py(), &join.hooks) || join.overlaps(&inputs) {
-            join.apart_runs.fetch_add(1, Ordering::Relaxed);
+        if join.begins_apart(slf.py(), &inputs) {
             slf.call_method1("_run_apart", (seq_lens, req_pool_indices, num_padding, extend_lens))?;
             return Ok(());
         }
@@ -174,7 +216,7 @@ impl Join {
             // torch keeps the inputs' memory until what the stream holds has run.
             unsafe { launch.joined.launch(kernel, &inputs, stream) }?;
         }
-        join.note_run(join.launches.len());
+        join.count();
         Ok(())
     }
 
@@ -182,6 +224,7 @@ impl Join {
     #[pyo3(signature = (seq_lens, req_pool_indices, num_padding=0, extend_lens=None))]
     fn _admit(
         &self,
+        py: Python<'_>,
         seq_lens: &Bound<'_, PyAny>,
         req_pool_indices: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = num_padding_of)] num_padding: i64,
@@ -191,16 +234,12 @@ impl Join {
         if inputs.batch() == 0 {
             return Ok(None);
         }
-        let apart = self.launches.is_empty() || self.overlaps(&inputs);
-        if apart {
-            self.apart_runs.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(Some(apart))
+        Ok(Some(self.begins_apart(py, &inputs)))
     }
 
-    /// Counts a run that Python made, of so many launches.
-    fn _count(&self, launches: usize) {
-        self.note_run(launches);
+    /// Counts what a run that Python made has launched.
+    fn _count(&self) {
+        self.count();
     }
 
     /// The kernel's arguments of a launch, as numbers in the kernel's order, without scratch.
@@ -219,15 +258,21 @@ impl Join {
         Ok(PyTuple::new(py, launch.joined.without_scratch(&inputs))?)
     }
 
-    /// Calls that did work in joined launches.
+    /// Calls that did work.
     #[getter]
     fn _runs(&self) -> u64 {
         self.runs.load(Ordering::Relaxed)
     }
 
-    /// Calls whose members ran one by one.
+    /// Calls of which an input shared memory with an output of one of the plans.
     #[getter]
-    fn _apart_runs(&self) -> u64 {
-        self.apart_runs.load(Ordering::Relaxed)
+    fn _overlap_runs(&self) -> u64 {
+        self.overlap_runs.load(Ordering::Relaxed)
+    }
+
+    /// Calls during which Triton's launch hooks were set.
+    #[getter]
+    fn _hooked_runs(&self) -> u64 {
+        self.hooked_runs.load(Ordering::Relaxed)
     }
 }

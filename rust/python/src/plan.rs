@@ -116,6 +116,8 @@ pub struct Plan {
     cuts: Vec<Cut>,
     memory: Vec<Watched>,
     counters: Arc<Counters>,
+    /// Groups and steps whose buckets have rows: what a run launches, and what a launch a step would have.
+    launched: (u64, u64),
     runs: AtomicU64,
     overlap_runs: AtomicU64,
     hooked_runs: AtomicU64,
@@ -159,10 +161,24 @@ impl Plan {
         Packed::new(&request.table, request.mode, request.padding, &members, self.status, cut, 0)
     }
 
+    /// Counts a run of every group.
     #[inline]
-    fn count(&self, launches: usize, steps: usize) {
-        self.counters.launches.fetch_add(launches as u64, Ordering::Relaxed);
-        self.counters.step_refreshes.fetch_add(steps as u64, Ordering::Relaxed);
+    fn count(&self) {
+        let (launches, steps) = self.launched;
+        self.counters.launches.fetch_add(launches, Ordering::Relaxed);
+        self.counters.step_refreshes.fetch_add(steps, Ordering::Relaxed);
+    }
+
+    /// Counts a run of one step alone.
+    fn count_step(&self, step: usize) {
+        let launches = u64::from(self.request.get().steps[step].rows > 0);
+        self.counters.launches.fetch_add(launches, Ordering::Relaxed);
+        self.counters.step_refreshes.fetch_add(launches, Ordering::Relaxed);
+    }
+
+    /// Steps whose buckets have rows.
+    pub fn launched_steps(&self) -> u64 {
+        self.launched.1
     }
 
     /// Runs the executor over every group.
@@ -182,7 +198,7 @@ impl Plan {
             }
             Executor::Python { .. } => return Err(run_by_python().into()),
         }
-        self.count(request.grouping.groups.len(), request.steps.len());
+        self.count();
         Ok(())
     }
 
@@ -363,7 +379,10 @@ impl Plan {
         // A table's address is as old as its `RequestTable`.
         memory.iter().try_for_each(|watched| watched.check(py))?;
         let admission = Admission::new(content.table.device, content.mode, &content.steps);
+        let steps = |group: &Vec<usize>| if content.steps[group[0]].rows > 0 { group.len() as u64 } else { 0 };
+        let busy: Vec<u64> = content.grouping.groups.iter().map(steps).filter(|&steps| steps > 0).collect();
         Ok(Plan {
+            launched: (busy.len() as u64, busy.iter().sum()),
             admission,
             executor,
             status,
@@ -427,9 +446,19 @@ impl Plan {
         Ok(Some(overlaps))
     }
 
-    /// Counts launches that Python made.
-    fn _count(&self, launches: usize, steps: usize) {
-        self.count(launches, steps);
+    /// Counts a run of every group that Python made.
+    fn _count(&self) {
+        self.count();
+    }
+
+    /// Counts a run of one step that Python made.
+    fn _count_step(&self, step: usize) -> Result<()> {
+        let steps = self.request.get().steps.len();
+        if step >= steps {
+            return Err(no_such_step(step, steps).into());
+        }
+        self.count_step(step);
+        Ok(())
     }
 
     /// The kernel's arguments of a group, or of one step of it alone, as numbers in the kernel's order.
@@ -481,7 +510,7 @@ impl Plan {
             }
             Executor::Python { .. } => return Err(run_by_python().into()),
         }
-        self.count(1, 1);
+        self.count_step(step);
         Ok(())
     }
 
