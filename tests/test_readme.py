@@ -19,6 +19,16 @@ def test_the_example_runs_and_is_short() -> None:
     assert ran.stdout.rstrip().endswith("[102, 9, 1, 1, 1, 1, 1, 1]")
 
 
+def test_the_whole_round_of_the_usage_page_runs() -> None:
+    page = README.parent / "docs" / "usage.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("2 plans on ")
+    # 100 and 7, two and three accepted, and the first step's offset.
+    assert "[103, 11, 1, 1, 1, 1, 1, 1]" in ran.stdout
+
+
 def test_what_it_links_to_is_there() -> None:
     for target in re.findall(r"\]\(([^)#]+)", README.read_text(encoding="utf-8")):
         assert target.startswith("https://") or (README.parent / target).exists(), target

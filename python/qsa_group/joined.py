@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -54,10 +54,6 @@ class JoinedPlan(_core.Join):
 
     A run does what running the plans in their order does. Each plan can still be run by itself, and counts those runs
     alone.
-
-    Attributes:
-        plans: the joined plans, in order.
-        backend: "direct", "triton" or "host", as it runs.
     """
 
     def __new__(cls, blueprint: JoinedBlueprint, cache: _core.Cache) -> Self:
@@ -71,8 +67,16 @@ class JoinedPlan(_core.Join):
     def __init__(self, blueprint: JoinedBlueprint, cache: _core.Cache) -> None:
         del cache
         self._blueprint = blueprint
-        self.plans = blueprint.plans
-        self.backend = blueprint.backend
+
+    @property
+    def plans(self) -> tuple[ReplayPlan, ...]:
+        """The joined plans, in order."""
+        return self._blueprint.plans
+
+    @property
+    def backend(self) -> str:
+        """ "direct", "triton" or "host", as it runs."""
+        return self._blueprint.backend
 
     @property
     def launches(self) -> tuple[tuple[tuple[int, int], ...], ...]:
@@ -180,7 +184,7 @@ class PythonJoinedPlan(JoinedPlan):
         self._count()
 
 
-def join(planner: ReplayPlanner, plans: Iterable[ReplayPlan], cache: _core.Cache, driver: str) -> JoinedPlan:
+def join(planner: ReplayPlanner, plans: Sequence[ReplayPlan], cache: _core.Cache, driver: str) -> JoinedPlan:
     """See `ReplayPlanner.join`."""
     members = _members(planner, plans)
     made = [plan._blueprint for plan in members]
@@ -217,10 +221,10 @@ def _load(blueprint: JoinedBlueprint, device: torch.device, driver: str, *, by_t
     return refused
 
 
-def _members(planner: ReplayPlanner, plans: Iterable[ReplayPlan]) -> tuple[ReplayPlan, ...]:
-    if not isinstance(plans, Iterable):
+def _members(planner: ReplayPlanner, plans: Sequence[ReplayPlan]) -> tuple[ReplayPlan, ...]:
+    if not isinstance(plans, Sequence):
         raise LayoutError(
-            f"plans has type {type(plans).__name__}, must be a sequence of ReplayPlan; pass the plans to join",
+            f"plans has type {type(plans).__name__}, must be a sequence of ReplayPlan; pass the plans in order",
             field="plans",
         )
     members = tuple(plans)

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 _lock = threading.Lock()
+_interpreter = threading.Lock()
 _loaded: dict[tuple[Variant, int, str, bool], tuple[Any, _core.Kernel | str]] = {}
 """Compiled kernels and what starts them; kept as long as the process, since recorded graphs refer to them."""
 
@@ -119,7 +120,9 @@ def start_by_triton(
         return
     arguments = variant.arguments(words)
     if interpreting():
-        variant.source()[0][programs, 1, 1](*arguments)
+        # The interpreter keeps the place of the program that runs in globals.
+        with _interpreter:
+            variant.source()[0][programs, 1, 1](*arguments)
         return
     with torch.cuda.device(device):
         compiled[programs, 1, 1](*arguments)

@@ -87,14 +87,6 @@ class ReplayPlan(_core.Plan):
 
     `run` may be called from several threads. Keep the plan, and the inputs it was recorded with, for as long as a CUDA
     graph that recorded it is replayed. Do not resize the storage of a planned tensor.
-
-    Attributes:
-        backend: "direct", "triton" or "host", as it runs.
-        mode: "decode", "target_verify" or "draft_extend".
-        padding: "count" or "slot".
-        steps: the planned `StepBuffers`.
-        table: the `RequestTable` it reads.
-        status_word: [1] int32 on the plan's device, or-ed by every run; see `status`.
     """
 
     _memory: list[torch.Tensor]
@@ -121,12 +113,36 @@ class ReplayPlan(_core.Plan):
         # The cache holds the plan, so the plan must not hold the cache.
         del cache
         self._blueprint = blueprint
-        self.backend = blueprint.backend
-        self.mode = blueprint.mode
-        self.padding = blueprint.padding
-        self.steps = blueprint.steps
-        self.table = blueprint.table
-        self.status_word = blueprint.status_word
+
+    @property
+    def backend(self) -> str:
+        """ "direct", "triton" or "host", as it runs."""
+        return self._blueprint.backend
+
+    @property
+    def mode(self) -> str:
+        """ "decode", "target_verify" or "draft_extend"."""
+        return self._blueprint.mode
+
+    @property
+    def padding(self) -> str:
+        """ "count" or "slot"."""
+        return self._blueprint.padding
+
+    @property
+    def steps(self) -> tuple[StepBuffers, ...]:
+        """The planned `StepBuffers`."""
+        return self._blueprint.steps
+
+    @property
+    def table(self) -> RequestTable:
+        """The `RequestTable` that it reads."""
+        return self._blueprint.table
+
+    @property
+    def status_word(self) -> torch.Tensor:
+        """[1] int32 on the plan's device, or-ed by every run; see `status`."""
+        return self._blueprint.status_word
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:

@@ -254,7 +254,7 @@ impl Join {
         extend_lens: Option<&Bound<'_, PyAny>>,
     ) -> Result<Bound<'py, PyTuple>> {
         let inputs = self.read(seq_lens, req_pool_indices, num_padding, extend_lens)?;
-        let launch = &self.launches[launch];
+        let launch = self.launches.get(launch).ok_or_else(run_by_python)?;
         Ok(PyTuple::new(py, launch.joined.without_scratch(&inputs))?)
     }
 

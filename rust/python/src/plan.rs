@@ -283,7 +283,8 @@ impl Watched {
             name: self.name,
             planned: format!("memory at {:#x}", self.address),
             given: format!("memory at {given:#x}"),
-            remedy: "share_memory_() or sending to a process moved it; plan again, over a new RequestTable if it is the table",
+            remedy: "share_memory_(), sending it to a process or resizing it moved it; plan again, over a new RequestTable if it \
+                     is the table",
         }
         .into())
     }
