@@ -75,7 +75,7 @@ class JoinedPlan(_core.Join):
 
     @property
     def backend(self) -> str:
-        """ "direct", "triton" or "host", as it runs."""
+        """How it runs: "direct", "triton" or "host"."""
         return self._blueprint.backend
 
     @property

@@ -116,17 +116,17 @@ class ReplayPlan(_core.Plan):
 
     @property
     def backend(self) -> str:
-        """ "direct", "triton" or "host", as it runs."""
+        """How it runs: "direct", "triton" or "host"."""
         return self._blueprint.backend
 
     @property
     def mode(self) -> str:
-        """ "decode", "target_verify" or "draft_extend"."""
+        """One of "decode", "target_verify" and "draft_extend"."""
         return self._blueprint.mode
 
     @property
     def padding(self) -> str:
-        """ "count" or "slot"."""
+        """Either "count" or "slot"."""
         return self._blueprint.padding
 
     @property
