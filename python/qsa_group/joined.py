@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from . import _core, launchers
 from .errors import LayoutError
 from .plans import Explanation, ReplayPlan, ReplayStatus
 from .shapes import joined_shape
-from .variants import JoinedVariant, KernelVariant, Variant
+from .variants import JoinedVariant, Variant
 
 if TYPE_CHECKING:
     import torch
@@ -184,7 +184,7 @@ class PythonJoinedPlan(JoinedPlan):
         self._count()
 
 
-def join(planner: ReplayPlanner, plans: Sequence[ReplayPlan], cache: _core.Cache, driver: str) -> JoinedPlan:
+def join(planner: ReplayPlanner, plans: Sequence[ReplayPlan]) -> JoinedPlan:
     """See `ReplayPlanner.join`."""
     members = _members(planner, plans)
     made = [plan._blueprint for plan in members]
@@ -193,32 +193,25 @@ def join(planner: ReplayPlanner, plans: Sequence[ReplayPlan], cache: _core.Cache
     blueprint.fallbacks = list(dict.fromkeys(reason for one in made for reason in one.fallbacks))
     if planner.backend == "host":
         blueprint.fallbacks.append("the host runs the plans one after the other")
-        return PythonJoinedPlan(blueprint, cache)
+        return PythonJoinedPlan(blueprint, planner._cache)
     launches, blueprint.splits = _core.join_groups(list(members))
     blueprint.launches = [_launch(members, groups) for groups in launches]
-    if launchers.interpreting() and driver == "cuda":
-        return PythonJoinedPlan(blueprint, cache)
+    if launchers.interpreting() and planner._driver == "cuda":
+        return PythonJoinedPlan(blueprint, planner._cache)
     direct = planner.backend == "direct" and all(plan.backend == "direct" for plan in members)
-    refused = _load(blueprint, planner.table.device, driver, by_triton=not direct)
-    if direct and refused is None:
+    variants = [launch.variant for launch in blueprint.launches]
+    compiled, kernels = launchers.load_kernels(variants, planner.table.device, planner._driver, direct=direct)
+    for launch, made_of in zip(blueprint.launches, compiled, strict=True):
+        launch.compiled = made_of
+    if direct and not isinstance(kernels, str):
+        for launch, kernel in zip(blueprint.launches, kernels, strict=True):
+            launch.kernel = kernel
         blueprint.hooks = made[0].hooks
-        return JoinedPlan(blueprint, cache)
+        return JoinedPlan(blueprint, planner._cache)
     if direct:
-        blueprint.fallbacks.append(f"not started directly but by Triton's launcher: {refused}")
-        # What was loaded for a direct start is loaded for Triton's too, and not at a first run inside a capture.
-        _load(blueprint, planner.table.device, driver, by_triton=True)
+        blueprint.fallbacks.append(f"not started directly but by Triton's launcher: {kernels}")
     blueprint.backend = "triton"
-    return PythonJoinedPlan(blueprint, cache)
-
-
-def _load(blueprint: JoinedBlueprint, device: torch.device, driver: str, *, by_triton: bool) -> str | None:
-    """Loads every launch's kernel; why one must not be started directly, if so."""
-    refused = None
-    for launch in blueprint.launches:
-        launch.compiled, kernel = launchers.load_kernel(launch.variant, device, driver, by_triton=by_triton)
-        launch.kernel = None if isinstance(kernel, str) else kernel
-        refused = refused or (kernel if isinstance(kernel, str) else None)
-    return refused
+    return PythonJoinedPlan(blueprint, planner._cache)
 
 
 def _members(planner: ReplayPlanner, plans: Sequence[ReplayPlan]) -> tuple[ReplayPlan, ...]:
@@ -258,17 +251,7 @@ def _launch(plans: tuple[ReplayPlan, ...], groups: list[tuple[int, int]]) -> Lau
         made = plans[plan]._blueprint
         rows, pages = made.request.group_rows[group], made.request.group_pages[group]
         shape = joined_shape(made.mode, rows, pages)
-        before = made.variants[group]
-        variant = KernelVariant(
-            mode=before.mode,
-            num_steps=before.num_steps,
-            buffers=before.buffers,
-            compress_ratio=before.compress_ratio,
-            page_size=before.page_size,
-            block=shape.block,
-            wide=shape.wide,
-            num_warps=shape.num_warps,
-        )
+        variant = replace(made.variants[group], block=shape.block, wide=shape.wide, num_warps=shape.num_warps)
         variants.append(variant)
         cuts.append(variant.cut(rows, shape.lanes))
     return Launch(groups, cuts, JoinedVariant(tuple(variants)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .kernel import refresh_group
+from .kernel import _high, _low, refresh_group
 
 __all__ = ["joined_kernel"]
 
@@ -48,8 +48,8 @@ def joined_kernel(begins, groups, CONSTANTS: tl.constexpr):
         CONSTANTS: for each group a tuple of the compile-time parameters of `refresh_kernel`, in its order.
     """
     program = tl.program_id(0)
-    second = begins.to(tl.int64).to(tl.int32)
-    third = (begins.to(tl.int64) >> 32).to(tl.int32)
+    second = _low(begins)
+    third = _high(begins)
     if program < second:
         _refresh_one(program, groups[0], CONSTANTS, 0)
     elif program < third:

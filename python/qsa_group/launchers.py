@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ __all__ = [
     "hook_lists",
     "interpreting",
     "load_kernel",
+    "load_kernels",
     "start_by_triton",
     "triton_refusal",
 ]
@@ -110,6 +112,27 @@ def load_kernel(
         if key not in _loaded:
             _loaded[key] = _compile_and_load(variant, device, arch, by_triton)
         return _loaded[key]
+
+
+def load_kernels(
+    variants: Sequence[Variant], device: torch.device, driver: str, *, direct: bool
+) -> tuple[list[Any], list[_core.Kernel] | str]:
+    """The compiled kernels of variants, and what starts them directly; or, where one must not be, why.
+
+    Then, and where a direct start is not asked for, all are loaded for Triton's launcher, which would load them at a
+    first run, inside a capture maybe.
+
+    Raises:
+        UnsupportedError: as `load_kernel`.
+    """
+    loaded = [load_kernel(variant, device, driver, by_triton=not direct) for variant in variants]
+    refused = next((kernel for _, kernel in loaded if isinstance(kernel, str)), None)
+    if refused is not None and direct:
+        loaded = [load_kernel(variant, device, driver, by_triton=True) for variant in variants]
+    compiled = [made for made, _ in loaded]
+    if refused is not None:
+        return compiled, refused
+    return compiled, [kernel for _, kernel in loaded if not isinstance(kernel, str)]
 
 
 def start_by_triton(

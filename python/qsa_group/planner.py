@@ -143,7 +143,7 @@ class ReplayPlanner:
             LayoutError: fewer than two, or what is no plan of this planner.
             UnsupportedError: no kernel can be had here, or it is not loaded yet and a capture is on.
         """
-        return join(self, plans, self._cache, self._driver)
+        return join(self, plans)
 
     def warmup(
         self,
@@ -269,29 +269,24 @@ class ReplayPlanner:
         blueprint.kernels = []
         if launchers.interpreting() and self._driver == "cuda":
             return TritonPlan(blueprint, self._cache)
-        loaded = [self._load(variant) for variant in blueprint.variants]
-        blueprint.compiled = [compiled for compiled, _ in loaded]
+        refused = self._watch_hooks(blueprint) if self.backend == "direct" else None
+        direct = self.backend == "direct" and refused is None
+        device = self.table.device
+        blueprint.compiled, kernels = launchers.load_kernels(variants, device, self._driver, direct=direct)
+        if direct and not isinstance(kernels, str):
+            blueprint.kernels = kernels
+            return ReplayPlan(blueprint, self._cache)
         if self.backend == "direct":
-            refused = self._refusal(blueprint, [kernel for _, kernel in loaded])
-            if refused is None:
-                return ReplayPlan(blueprint, self._cache)
             blueprint.backend = "triton"
-            blueprint.fallbacks.append(f"not started directly but by Triton's launcher: {refused}")
-            # What was loaded for a direct start is loaded for Triton's too, and not at a first run inside a capture.
-            for variant in blueprint.variants:
-                launchers.load_kernel(variant, self.table.device, self._driver, by_triton=True)
+            blueprint.fallbacks.append(f"not started directly but by Triton's launcher: {refused or kernels}")
         return TritonPlan(blueprint, self._cache)
 
-    def _refusal(self, blueprint: Blueprint, kernels: list[_core.Kernel | str]) -> str | None:
-        """Makes a blueprint direct, or says why it cannot be."""
-        refused = next((kernel for kernel in kernels if isinstance(kernel, str)), None)
-        if refused is not None:
-            return refused
+    def _watch_hooks(self, blueprint: Blueprint) -> str | None:
+        """Notes where Triton's launch hooks stand; why that cannot be watched, if so."""
         try:
             blueprint.hooks = [] if self._driver != "cuda" else launchers.hook_lists()
         except UnsupportedError as error:
             return str(error)
-        blueprint.kernels = [kernel for kernel in kernels if not isinstance(kernel, str)]
         return None
 
     def _load(self, variant: KernelVariant) -> tuple[Any, _core.Kernel | str]:

@@ -128,8 +128,9 @@ class Bucket:
             self._warm_up(inputs)
             return
         self._run(inputs.seq_lens, inputs.req_pool_indices, 0, inputs.extend_lens)
-        self.bound.add(_tensor_addresses(inputs))
-        self.seq_lens_at, self.slots_at = inputs.seq_lens.data_ptr(), inputs.req_pool_indices.data_ptr()
+        read = _tensor_addresses(inputs)
+        self.bound.add(read)
+        self.seq_lens_at, self.slots_at = read[:2]
         self.recorded = not self.tainted
         COUNTS.nodes += 1
 

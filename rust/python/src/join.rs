@@ -39,6 +39,8 @@ pub struct Join {
     stream_by_exchange: bool,
     hooks: Vec<Py<PyList>>,
     counters: Arc<Counters>,
+    /// Launches of buckets that have rows, and what a launch a step would have taken.
+    launched: (u64, u64),
     runs: AtomicU64,
     overlap_runs: AtomicU64,
     hooked_runs: AtomicU64,
@@ -133,8 +135,7 @@ impl Join {
 
     /// Counts what a run has launched.
     fn count(&self) {
-        let launches = self.launches.iter().filter(|launch| launch.joined.programs() > 0).count() as u64;
-        let steps = self.members.iter().map(|member| member.plan.get().launched_steps()).sum();
+        let (launches, steps) = self.launched;
         self.counters.launches.fetch_add(launches, Ordering::Relaxed);
         self.counters.step_refreshes.fetch_add(steps, Ordering::Relaxed);
     }
@@ -163,7 +164,7 @@ impl Join {
             .into());
         };
         let stream_by_exchange = tensor::exchange_names_streams(py, first.get().content().table.device);
-        let launches = launches
+        let launches: Vec<Launch> = launches
             .into_iter()
             .map(|(groups, kernel)| {
                 let packed = groups.iter().map(|&(plan, group, (programs, heads, page_bits))| {
@@ -178,6 +179,10 @@ impl Join {
             .collect();
         let extends = |plan: &Py<Plan>| plan.get().content().mode == Mode::DraftExtend;
         Ok(Join {
+            launched: (
+                launches.iter().filter(|launch| launch.joined.programs() > 0).count() as u64,
+                plans.iter().map(|plan| plan.get().launched_steps()).sum(),
+            ),
             extends: plans.iter().any(extends),
             members: plans.into_iter().map(|plan| Member { extends: extends(&plan), plan }).collect(),
             launches,

@@ -157,8 +157,7 @@ impl Plan {
     /// A group's arguments for a launch that is cut up as `cut` says, without scratch.
     pub fn packed(&self, group: usize, cut: Cut) -> Packed {
         let request = self.content();
-        let members = request.members(group);
-        Packed::new(&request.table, request.mode, request.padding, &members, self.status, cut, 0)
+        request.packed(&request.members(group), self.status, cut, 0)
     }
 
     /// Counts a run of every group.
@@ -225,15 +224,7 @@ impl Plan {
     /// The packed arguments of a group's kernel with every step replaced by one: that step alone, by the same binary.
     fn packed_alone(&self, request: &Request, step: usize, group: usize, scratch_words: usize) -> Packed {
         let members = vec![&request.steps[step]; request.grouping.groups[group].len()];
-        Packed::new(
-            &request.table,
-            request.mode,
-            request.padding,
-            &members,
-            self.status,
-            self.cuts[group],
-            scratch_words,
-        )
+        request.packed(&members, self.status, self.cuts[group], scratch_words)
     }
 }
 
@@ -337,15 +328,7 @@ impl Plan {
         let cuts: Vec<Cut> =
             cuts.into_iter().map(|(programs, heads, page_bits)| Cut { programs, heads, page_bits }).collect();
         let pack = |group: usize, scratch_words: usize| {
-            Packed::new(
-                &content.table,
-                content.mode,
-                content.padding,
-                &content.members(group),
-                status,
-                cuts[group],
-                scratch_words,
-            )
+            content.packed(&content.members(group), status, cuts[group], scratch_words)
         };
         let executor = match kernels {
             None => Executor::Host,

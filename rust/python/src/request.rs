@@ -7,7 +7,7 @@ use pyo3::types::{PyDict, PyInt, PyList, PyTuple};
 use qsa_group_core::cache::PlanKey;
 use qsa_group_core::error::{Error, Place};
 use qsa_group_core::group::{Grouping, group};
-use qsa_group_core::launch::num_pages;
+use qsa_group_core::launch::{Cut, Packed, num_pages};
 use qsa_group_core::layout::{
     Field, MAX_OFFSET, MAX_RATIO, MAX_ROWS, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec,
 };
@@ -77,6 +77,11 @@ impl Request {
     /// The steps of a group, in order.
     pub fn members(&self, group: usize) -> Vec<&StepLayout> {
         self.grouping.groups[group].iter().map(|&step| &self.steps[step]).collect()
+    }
+
+    /// Packs the arguments of a launch over these steps of one group.
+    pub fn packed(&self, steps: &[&StepLayout], status: u64, cut: Cut, scratch_words: usize) -> Packed {
+        Packed::new(&self.table, self.mode, self.padding, steps, status, cut, scratch_words)
     }
 
     /// The group that holds a step.
