@@ -8,8 +8,9 @@ differ in one place: how a row finds its request, length and prefix.
 
 Every argument is an int64, addresses too, and nothing is specialised on values, so that one binary serves every batch,
 padding, stride, dtype and alignment. `rust/core/src/launch.rs` packs the arguments in the order of the signature: what
-the pages of a decode step take first, then the rest, a step's buffers after each other. So a program touches few lines
-of the constant cache: each is a miss at every launch, and these misses took as long as the memory reads do.
+it takes to read the pages of a decode step, what it takes to write them, then the rest, a step's buffers after each
+other. So a program touches few lines of the constant cache: each is a miss at every launch, and these misses took as
+long as the memory reads do. Those of writing fall into the time of the reads.
 
 The time of a refresh is a few memory latencies: the live vectors, then the request table, then the stores. So the way
 of a decode or verify row, as far as its pages have lanes, is short and has no branches within: the compiler places what
@@ -126,7 +127,8 @@ def _packed_request(
 def _resolve(row, live, MODE: tl.constexpr, SCAN: tl.constexpr):
     """What a row, or a block of rows, shows: (slot, length before a step's offset, prefix, longest, bits).
 
-    A step is served if its length is from 1 to `longest`, which is 0 for padding and for slots out of the table.
+    A step is served if its length is from 1 to `longest`, which is 0 for padding and for slots out of the table; only
+    where it is above 0 does the slot mean anything.
     """
     addresses, strides, numbers = live
     seq_lens, req_pool_indices, extend_lens = addresses
@@ -140,7 +142,7 @@ def _resolve(row, live, MODE: tl.constexpr, SCAN: tl.constexpr):
         request, first, bits = _packed_request(
             row, req_pool_indices, extend_lens, slot_stride, extend_stride, flags, real, rows, SCAN
         )
-    slot = _load_clipped(req_pool_indices, request, slot_stride, flags & _REQ_POOL_INDICES_INT64, real)
+    slot, above = _load_halves(req_pool_indices, request, slot_stride, flags & _REQ_POOL_INDICES_INT64, real)
     if MODE == DRAFT_EXTEND:
         # Here a length is a difference of two live values: exact first, clipped after.
         whole = _load_exact(seq_lens, request, seq_stride, flags & _SEQ_LENS_INT64, real)
@@ -154,8 +156,8 @@ def _resolve(row, live, MODE: tl.constexpr, SCAN: tl.constexpr):
         prefix = length
         if MODE == TARGET_VERIFY:
             length += row - request * window + 1
-    real_row = (request < real) & ((slot != 0) | ((flags & _PADDING_BY_SLOT) == 0))
-    known_slot = slot.to(tl.uint32) < slots.to(tl.uint32)
+    real_row = (request < real) & (((slot | above) != 0) | ((flags & _PADDING_BY_SLOT) == 0))
+    known_slot = (above == 0) & (slot.to(tl.uint32) < slots.to(tl.uint32))
     longest = tl.where(real_row & known_slot, width, 0)
     bits |= tl.where(real_row, tl.where(known_slot, 0, _SLOT_OUT_OF_TABLE), 0)
     return slot, length, prefix, longest, bits
@@ -192,19 +194,22 @@ def _offset(offsets, step: tl.constexpr):
 
 
 @triton.jit
-def _farthest(length, longest, offsets, STEPS: tl.constexpr):
-    """The longest length that a step of a row is served with; 0 if none is."""
-    found = longest * 0
-    for which in tl.static_range(STEPS):
-        target = length + _offset(offsets, which)
-        found = tl.maximum(found, tl.where(target <= longest, target, 0))
-    return found
+def _reach(length, longest, offsets, STEPS: tl.constexpr):
+    """A bound of the lengths that steps are served with, and of the table.
+
+    It is above them where a step's length does not fit the table: then pages are read that no step is given. The exact
+    bound would take a select for each step on the way from a row's length to its first page.
+    """
+    largest = _offset(offsets, 0)
+    for which in tl.static_range(1, STEPS):
+        largest = tl.maximum(largest, _offset(offsets, which))
+    return tl.minimum(length + largest, longest)
 
 
 @triton.jit
-def _read_pages(walked, page, pitch, num_pages, farthest, PAGE_SIZE: tl.constexpr):
-    """The request table at the first token of each page that exists and starts before token `farthest`, else 0."""
-    return tl.load(walked + _times(page, pitch), (page < num_pages) & (page * PAGE_SIZE < farthest), other=0)
+def _read_pages(walked, page, pitch, num_pages, reach, PAGE_SIZE: tl.constexpr):
+    """The request table at the first token of each page that exists and starts before token `reach`, else 0."""
+    return tl.load(walked + _times(page, pitch), (page < num_pages) & (page * PAGE_SIZE < reach), other=0)
 
 
 @triton.jit
@@ -236,14 +241,14 @@ def _write_beyond(
     WIDE: tl.constexpr,
 ):
     """Pages of a row from `begin` on in wide blocks: many reads at a time, the next block's while one is stored."""
-    farthest = _farthest(length, longest, offsets, STEPS)
-    stop = tl.minimum(tl.cdiv(farthest, PAGE_SIZE), num_pages)
+    reach = _reach(length, longest, offsets, STEPS)
+    stop = tl.minimum(tl.cdiv(reach, PAGE_SIZE), num_pages)
     if begin < stop:
         page = begin + tl.arange(0, WIDE)
-        ahead = _read_pages(source, page, pitch, num_pages, farthest, PAGE_SIZE)
+        ahead = _read_pages(source, page, pitch, num_pages, reach, PAGE_SIZE)
         for _ in range(begin, stop, stride):
             entry = ahead
-            ahead = _read_pages(source, page + stride, pitch, num_pages, farthest, PAGE_SIZE)
+            ahead = _read_pages(source, page + stride, pitch, num_pages, reach, PAGE_SIZE)
             _write_pages(page_table, offsets, at, page, entry, length, longest, num_pages, PAGE_SIZE, STEPS)
             page += stride
 
@@ -374,8 +379,8 @@ def refresh_group(
         table_col_stride,
         slots_and_width,
         heads_and_pages,
-        page_stride,
         offsets,
+        page_stride,
         page_table,
         status,
         ring_stride,
@@ -408,8 +413,8 @@ def refresh_group(
         slot, length, prefix, longest, bits = _resolve(row, live, MODE, SCAN)
         source = table + _times(slot, table_row_stride)
         if page_table is not None:
-            end = _farthest(length, longest, offsets, STEPS)
-            entry = _read_pages(source, page, pitch, num_pages, end, PAGE_SIZE)
+            reach = _reach(length, longest, offsets, STEPS)
+            entry = _read_pages(source, page, pitch, num_pages, reach, PAGE_SIZE)
         if part == 0:
             member = tl.arange(0, RING)
             for which in tl.static_range(STEPS):
@@ -493,9 +498,9 @@ def refresh_group(
         # take uniform ones otherwise, and those wait for each other about twice as long.
         near_row = lanes >> page_bits
         near_slot, near_length, _near_prefix, near_longest, _near_bits = _resolve(near_row, live, MODE, SCAN)
-        near_end = _farthest(near_length, near_longest, offsets, STEPS)
+        near_reach = _reach(near_length, near_longest, offsets, STEPS)
         near_source = table + _times(near_slot, table_row_stride)
-        near_entry = _read_pages(near_source, page, pitch, num_pages, near_end, PAGE_SIZE)
+        near_entry = _read_pages(near_source, page, pitch, num_pages, near_reach, PAGE_SIZE)
         if begin < num_pages:
             far_slot, far_length, _far_prefix, far_longest, _far_bits = _resolve(own_row, live, MODE, SCAN)
             _write_beyond(
@@ -540,8 +545,8 @@ def refresh_kernel(
     table_col_stride,
     slots_and_width,
     heads_and_pages,
-    page_stride,
     offsets,
+    page_stride,
     page_table,
     status,
     ring_stride,
@@ -583,8 +588,8 @@ def refresh_kernel(
         table_col_stride: from a token of the table to the next, in elements.
         slots_and_width: two int32: slots of the table, tokens of a slot.
         heads_and_pages: two int32: programs that are heads, page table entries of a row that exist.
-        page_stride: row stride of the page tables, in elements.
         offsets: what each step adds to a length, a tuple of pairs of int32; 0 in every mode but decode.
+        page_stride: row stride of the page tables, in elements.
         page_table: addresses of the page tables, a tuple over the steps; None where absent.
         status: address of [1] int32, or-ed with what went wrong.
         ring_stride: row stride of the ring group locations, in elements.
@@ -626,8 +631,8 @@ def refresh_kernel(
             table_col_stride,
             slots_and_width,
             heads_and_pages,
-            page_stride,
             offsets,
+            page_stride,
             page_table,
             status,
             ring_stride,

@@ -1,8 +1,8 @@
 //! Launch arguments of a group: packed once, patched and started a call.
 //!
 //! Every kernel parameter is 8 bytes, so a group's arguments are one array of words. The order here is the order of
-//! the kernel's signature in `kernel.py`: what the page tables of a decode step take, then the rest, a step's buffers
-//! after each other. Numbers below 2**31 go two to a word, since every 64 bytes of arguments
+//! the kernel's signature in `kernel.py`: what a decode step needs to read its pages, what it needs to write them, then
+//! the rest, a step's buffers after each other. Numbers below 2**31 go two to a word, since every 64 bytes of arguments
 //! that a program touches cost it a miss of the constant cache.
 
 use std::mem::MaybeUninit;
@@ -13,8 +13,10 @@ use crate::inputs::LiveInputs;
 use crate::layout::{Field, MAX_GROUP_STEPS, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout};
 
 /// Words before the offsets: two addresses, two strides, flags with the requests that are not padding; the table, its
-/// strides, its slots with its width; heads with pages, the page tables' stride.
-const LEADING_WORDS: usize = 11;
+/// strides, its slots with its width; heads with pages.
+const LEADING_WORDS: usize = 10;
+/// Words between the offsets and the page tables: their stride.
+const PAGE_WORDS: usize = 1;
 /// Words between the page tables and the other buffers: status, a stride, rows with window, extend lengths and their stride.
 const MIDDLE_WORDS: usize = 5;
 /// Scratch parameters that Triton appends; null, since a kernel that needs scratch is refused.
@@ -60,7 +62,7 @@ pub struct Cut {
 
 /// Words of the arguments of `num_steps` steps of which each has `num_buffers` buffers, without scratch.
 pub const fn num_words(num_steps: usize, num_buffers: usize) -> usize {
-    LEADING_WORDS + num_steps.div_ceil(2) + num_steps * num_buffers + MIDDLE_WORDS
+    LEADING_WORDS + num_steps.div_ceil(2) + PAGE_WORDS + num_steps * num_buffers + MIDDLE_WORDS
 }
 
 /// Words of the arguments of a kernel, without scratch, from steps and buffers of each group that it takes: one group, or
@@ -118,10 +120,10 @@ impl Packed {
             table.col_stride,
             pair(table.slots, table.width),
             pair(u64::from(cut.heads), num_pages(table, first)),
-            stride(Field::PageTable),
         ]);
         let offset = |step: &&StepLayout| if mode == Mode::Decode { step.offset as u64 } else { 0 };
         words.extend(steps.chunks(2).map(|two| pair(offset(&two[0]), two.get(1).map_or(0, offset))));
+        words.push(stride(Field::PageTable));
         words.extend(steps.iter().filter_map(address(Field::PageTable)));
         words.extend([
             status,
@@ -350,8 +352,8 @@ mod tests {
         };
         let words = packed(Mode::Decode, Padding::Slot).arguments(&inputs);
         let leading = [0x100, 0x200, 16, 8, (1 | 4 | 8 | 1 << 8) | 4 << 32];
-        let table = [0x1000, 512, 1, 9 | 512 << 32, 2 | 6 << 32, 10];
-        let pages = [1 | 2 << 32, 0x10100, 0x20100];
+        let table = [0x1000, 512, 1, 9 | 512 << 32, 2 | 6 << 32];
+        let pages = [1 | 2 << 32, 10, 0x10100, 0x20100];
         let others = [0x77, 0, 8 | 1 << 32, 0x100, 16, 0x10000, 0x20000, 0, 0];
         assert_eq!(words, [&leading[..], &table[..], &pages[..], &others[..]].concat());
         assert_eq!(words.len(), num_words(2, 2) + SCRATCH_WORDS);
@@ -368,7 +370,7 @@ mod tests {
         let words = packed(Mode::DraftExtend, Padding::Count).arguments(&inputs);
         assert_eq!((words[17], words[18]), (0x300, 16));
         assert_eq!(words[4], (4 | 1 << 8) | 6 << 32);
-        assert_eq!(words[11], 0);
+        assert_eq!(words[10], 0);
         let words = packed(Mode::TargetVerify { draft_token_num: 3 }, Padding::Count).arguments(&inputs);
         assert_eq!(words[16], 8 | 3 << 32);
     }
@@ -386,7 +388,7 @@ mod tests {
             num_padding: 0,
         };
         let words = packed.arguments(&inputs);
-        assert_eq!(words[11..16], [1 | 2 << 32, 7, 0x10100, 0x20100, 0x30100]);
+        assert_eq!(words[10..16], [1 | 2 << 32, 7, 10, 0x10100, 0x20100, 0x30100]);
         assert_eq!(words.len(), num_words(3, 2) + 1);
     }
 
