@@ -66,6 +66,21 @@ print(json.dumps([before, after, sorted(m for m in sys.modules if m.startswith("
     assert sglang == []
 
 
+def test_refreshes_on_the_host_load_no_triton() -> None:
+    """Triton takes a while to load, and on a free-threaded Python it turns on the GIL."""
+    code = """
+import torch
+import qsa_group
+table = qsa_group.RequestTable(torch.zeros((3, 64), dtype=torch.int32), compress_ratio=4, page_size=64)
+lengths = torch.zeros(2, dtype=torch.int32)
+planner = qsa_group.ReplayPlanner(table)
+planner.warmup(2)
+planner.plan([qsa_group.StepBuffers(1, sequence_lengths=lengths)]).run(torch.tensor([5, 6]), torch.tensor([1, 2]))
+print(json.dumps([lengths.tolist(), "triton" in sys.modules]))
+"""
+    assert run_python(code) == [[6, 7], False]
+
+
 def test_import_costs_little_beyond_torch() -> None:
     """The best of a few, in processor time, so that a busy machine does not fail it."""
     code = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -124,6 +125,19 @@ def test_memory_that_moved_to_another_place(moved: str, rows: int) -> None:
     assert hex(planned) in str(caught.value)
     assert hex(tensor.data_ptr()) in str(caught.value)
     assert set(buffer.tolist()) == {-7}
+
+
+def test_buffer_where_the_table_stood() -> None:
+    """Memory that a moved table leaves behind may be a buffer's next: the table is at fault, not the buffer."""
+    place = np.zeros(4 * 256, dtype=np.int32)
+    tokens = torch.from_numpy(place).view(4, 256)
+    planner = ReplayPlanner(RequestTable(tokens, compress_ratio=4, page_size=64))
+    tokens.share_memory_()
+    buffer = torch.from_numpy(place)[:3]
+    buffer.fill_(-7)
+    with pytest.raises(PlanChangedError, match=r"req_to_token.*new RequestTable"):
+        planner.plan([StepBuffers(sequence_lengths=buffer)])
+    assert buffer.tolist() == [-7, -7, -7]
 
 
 def test_plan_after_memory_moved() -> None:

@@ -332,6 +332,8 @@ def _resolve(backend: str, device: torch.device, driver: str) -> tuple[str, list
         )
     if device.type == "meta":
         raise UnsupportedError("the request table is on the meta device, which holds no data; pass real tensors")
+    if backend == "host" or (backend == "auto" and device.type == "cpu"):
+        return "host", []  # before anything imports Triton, which takes a while and turns on the GIL
     direct = launchers.direct_refusal(device, driver)
     by_triton = launchers.triton_refusal(device)
     if backend == "direct":
@@ -342,8 +344,6 @@ def _resolve(backend: str, device: torch.device, driver: str) -> tuple[str, list
         if by_triton is not None:
             raise UnsupportedError(f"backend 'triton' cannot be used: {by_triton}; use backend 'auto'")
         return backend, []
-    if backend == "host" or device.type == "cpu":
-        return "host", []
     if direct is None:
         return "direct", []
     if by_triton is None:

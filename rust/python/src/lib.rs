@@ -4,6 +4,7 @@
 mod cache;
 mod errors;
 mod join;
+mod memory;
 mod plan;
 mod request;
 mod tensor;

@@ -17,6 +17,7 @@ use qsa_group_core::refresh::refresh;
 
 use crate::cache::Counters;
 use crate::errors::{Raised, Result, wrong_type};
+use crate::memory::Watched;
 use crate::request::Request;
 use crate::tensor;
 
@@ -96,14 +97,6 @@ enum Executor {
     },
     /// By Python, from packed arguments.
     Python { packed: Vec<Packed> },
-}
-
-/// Host memory that a plan has the address of. Torch moves it under the tensor's feet when the tensor is shared with
-/// another process.
-struct Watched {
-    name: &'static str,
-    tensor: Py<PyAny>,
-    address: u64,
 }
 
 /// The core of a plan. Frozen: a call changes nothing here but atomic counters; refreshes on the host take turns.
@@ -264,23 +257,6 @@ pub fn num_padding_of(given: &Bound<'_, PyAny>) -> PyResult<i64> {
     }
 }
 
-impl Watched {
-    fn check(&self, py: Python<'_>) -> Result<()> {
-        let given = tensor::address(self.tensor.bind(py))?;
-        if given == self.address {
-            return Ok(());
-        }
-        Err(Error::PlanChanged {
-            name: self.name,
-            planned: format!("memory at {:#x}", self.address),
-            given: format!("memory at {given:#x}"),
-            remedy: "share_memory_(), sending it to a process or resizing it moved it; plan again, over a new RequestTable if it \
-                     is the table",
-        }
-        .into())
-    }
-}
-
 pub fn run_by_python() -> Error {
     Error::Unsupported { what: "this plan is run by Python".to_string(), remedy: "call ReplayPlan.run" }
 }
@@ -358,10 +334,8 @@ impl Plan {
             .into_iter()
             .chain(buffers)
             .zip(memory)
-            .map(|((name, address), tensor)| Watched { name, address, tensor: tensor.unbind() })
+            .map(|((name, address), tensor)| Watched::new(name, tensor, address))
             .collect();
-        // A table's address is as old as its `RequestTable`.
-        memory.iter().try_for_each(|watched| watched.check(py))?;
         let admission = Admission::new(content.table.device, content.mode, &content.steps);
         let steps = |group: &Vec<usize>| if content.steps[group[0]].rows > 0 { group.len() as u64 } else { 0 };
         let busy: Vec<u64> = content.grouping.groups.iter().map(steps).filter(|&steps| steps > 0).collect();

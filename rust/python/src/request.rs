@@ -9,16 +9,19 @@ use qsa_group_core::error::{Error, Place};
 use qsa_group_core::group::{Grouping, group};
 use qsa_group_core::launch::{Cut, Packed, num_pages};
 use qsa_group_core::layout::{
-    Field, MAX_OFFSET, MAX_RATIO, MAX_ROWS, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec,
+    Device, Field, MAX_OFFSET, MAX_RATIO, MAX_ROWS, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec,
 };
 
 use crate::errors::{Result, wrong_type};
+use crate::memory::Watched;
 use crate::tensor;
 
 /// The validated request table.
 #[pyclass(frozen, module = "qsa_group._core")]
 pub struct Table {
     pub layout: TableLayout,
+    /// On the host alone, where memory can move.
+    memory: Option<Watched>,
 }
 
 #[pymethods]
@@ -38,7 +41,14 @@ impl Table {
         )?;
         let page =
             integer(page_size, Place::Argument("page_size"), 1..=MAX_RATIO, "pass the full-KV page size in tokens")?;
-        Ok(Table { layout: TableLayout::new(&spec, ratio, page)? })
+        let layout = TableLayout::new(&spec, ratio, page)?;
+        // An alias, which stays where it is if the caller's tensor is given other data.
+        let memory = if layout.device == Device::CPU {
+            Some(Watched::new("req_to_token", req_to_token.call_method0("detach")?, layout.ptr))
+        } else {
+            None
+        };
+        Ok(Table { layout, memory })
     }
 
     #[getter]
@@ -129,12 +139,15 @@ fn step_layout(index: usize, step: &Bound<'_, PyAny>, table: &TableLayout) -> Re
 impl Request {
     #[new]
     fn new(
+        py: Python<'_>,
         table: &Table,
         mode: &Bound<'_, PyAny>,
         draft_token_num: Option<Bound<'_, PyAny>>,
         padding: &Bound<'_, PyAny>,
         steps: &Bound<'_, PyTuple>,
     ) -> Result<Request> {
+        // First of all: where the table stood, a buffer may stand by now.
+        table.memory.as_ref().map_or(Ok(()), |memory| memory.check(py))?;
         let window = Place::Argument("draft_token_num");
         let remedy = "pass the rows of a request that one verify pass holds";
         let draft_token_num =
