@@ -67,6 +67,26 @@ def test_status_gathers_what_happened_in_several_runs(backend: Backend) -> None:
     harness.refresh()
 
 
+@pytest.mark.parametrize("slot", [1 << 32, -(1 << 32), 1 << 62, -(1 << 63)])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_slot_whose_lower_half_is_0_is_no_padding(backend: Backend, mode: str, slot: int) -> None:
+    tokens = random_table(np.random.default_rng(3), 3, 64, 64)
+    more = {"target_verify": {"draft_token_num": 2}, "draft_extend": {"extend_lens": [1, 2]}}
+    offsets = [1] if mode == "decode" else [0]
+    round_ = Round(
+        tokens,
+        [5, 6],
+        [slot, 2],
+        rows=4,
+        mode=mode,
+        offsets=offsets,
+        padding="slot",
+        **more.get(mode, {}),  # type: ignore[arg-type]
+    )
+    harness = refresh_once(backend, round_, Inputs(slot_dtype=torch.int64))
+    assert int(harness.plan.status()) == oracle.SLOT_OUT_OF_TABLE
+
+
 def test_status_is_of_one_plan_alone(backend: Backend) -> None:
     round_ = Round(random_table(np.random.default_rng(3), 3, 64, 64), [5, 6], [1, 2], rows=3)
     first = Harness(backend, round_)
