@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from cases import CASES, round_of
+from cases import CASES, random_table, round_of
+from oracle import Round
 from qsa_group.shapes import Shape, choose_shape, shapes_of_binaries
 from support import Backend, refresh_once
 
@@ -26,6 +28,20 @@ def test_case_cut_up(backend: Backend, case: dict[str, Any], shape: Shape, monke
         pytest.skip("the host executor is not cut up")
     monkeypatch.setattr("qsa_group.planner.choose_shape", lambda mode, num_steps, rows, max_pages: shape)
     refresh_once(backend, round_of(case))
+
+
+@pytest.mark.parametrize("offsets", [[300, 1, 2], [1, 300, 2], [1, 2, 300], [2, 100, 1, 300], [300, 500, 1]], ids=str)
+@pytest.mark.parametrize("shape", [None, *SHAPES], ids=lambda shape: shape and f"{shape.lanes}of{shape.block}")
+def test_any_step_may_reach_farthest(
+    backend: Backend, offsets: list[int], shape: Shape | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By pages, or past the table while the others are within it."""
+    if shape is not None:
+        if backend.name == "host":
+            pytest.skip("the host executor is not cut up")
+        monkeypatch.setattr("qsa_group.planner.choose_shape", lambda mode, num_steps, rows, max_pages: shape)
+    tokens = random_table(np.random.default_rng(8), 4, 512, 64)
+    refresh_once(backend, Round(tokens, [60, 1, 190], [1, 2, 3], rows=4, offsets=offsets))
 
 
 @pytest.mark.parametrize("mode", ["decode", "target_verify", "draft_extend"])
