@@ -68,6 +68,18 @@ def test_planned_memory_stays_when_a_tensor_is_given_other_data() -> None:
     assert buffer.tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("when", ["before the plan", "after the plan"])
+def test_table_memory_stays_when_the_tensor_is_given_other_data(when: str) -> None:
+    tokens = torch.arange(4 * 256, dtype=torch.int32).view(4, 256)
+    planner, pages = ReplayPlanner(RequestTable(tokens, compress_ratio=4, page_size=64)), torch.full((3, 4), -7).int()
+    if when == "before the plan":
+        tokens.data = torch.zeros_like(tokens)
+    plan = planner.plan([StepBuffers(page_table=pages)])
+    tokens.data = torch.zeros_like(tokens)
+    plan.run(LENS, SLOTS)
+    assert pages.tolist() == [[12, 13, -7, -7], [4, -7, -7, -7], [8, -7, -7, -7]]
+
+
 def test_lazily_negated_buffer() -> None:
     with pytest.raises(LayoutError, match="resolve_neg"):
         plan_of(torch._neg_view(poisoned()))
