@@ -20,13 +20,18 @@ SHAPES = (
 )
 
 
+def cut_up(backend: Backend, shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets every launch that is planned from here on have this shape."""
+    if backend.name == "host":
+        pytest.skip("the host executor is not cut up")
+    monkeypatch.setattr("qsa_group.planner.choose_shape", lambda mode, num_steps, rows, max_pages: shape)
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.lanes}of{shape.block}")
 # Every third case has each mode, padding, several steps, and rows that are inert.
 @pytest.mark.parametrize("case", CASES[::3], ids=lambda case: case["name"])
 def test_case_cut_up(backend: Backend, case: dict[str, Any], shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
-    if backend.name == "host":
-        pytest.skip("the host executor is not cut up")
-    monkeypatch.setattr("qsa_group.planner.choose_shape", lambda mode, num_steps, rows, max_pages: shape)
+    cut_up(backend, shape, monkeypatch)
     refresh_once(backend, round_of(case))
 
 
@@ -37,9 +42,7 @@ def test_any_step_may_reach_farthest(
 ) -> None:
     """By pages, or past the table while the others are within it."""
     if shape is not None:
-        if backend.name == "host":
-            pytest.skip("the host executor is not cut up")
-        monkeypatch.setattr("qsa_group.planner.choose_shape", lambda mode, num_steps, rows, max_pages: shape)
+        cut_up(backend, shape, monkeypatch)
     tokens = random_table(np.random.default_rng(8), 4, 512, 64)
     refresh_once(backend, Round(tokens, [60, 1, 190], [1, 2, 3], rows=4, offsets=offsets))
 

@@ -59,7 +59,10 @@ def _int32s(address):
 
 @triton.jit
 def _times(index, stride):
-    """`index * stride` as int64, of an int32 that is not negative: fewer instructions than a signed product."""
+    """`index * stride` as int64, of an int32 that is not negative: fewer instructions than a signed product.
+
+    What comes of a negative one, a slot that was never allocated, must be masked.
+    """
     return (index.to(tl.uint32).to(tl.uint64) * stride.to(tl.uint64)).to(tl.int64)
 
 
@@ -195,10 +198,10 @@ def _offset(offsets, step: tl.constexpr):
 
 @triton.jit
 def _reach(length, longest, offsets, STEPS: tl.constexpr):
-    """A bound of the lengths that steps are served with, and of the table.
+    """No length that a step is served with is above this, and it is never past the table; it may be negative.
 
-    It is above them where a step's length does not fit the table: then pages are read that no step is given. The exact
-    bound would take a select for each step on the way from a row's length to its first page.
+    It is above them all where a step's length does not fit the table: then pages are read that no step is given. The
+    exact bound would take a select for each step on the way from a row's length to its first page.
     """
     largest = _offset(offsets, 0)
     for which in tl.static_range(1, STEPS):

@@ -29,8 +29,6 @@ class RequestTable:
     def __init__(self, req_to_token: torch.Tensor, *, compress_ratio: int, page_size: int) -> None:
         self._core = _core.Table(req_to_token, compress_ratio, page_size)
         self._req_to_token = req_to_token
-        # An alias: the memory stays, even if the caller's tensor is given other data.
-        self._memory = req_to_token.detach()
 
     @property
     def req_to_token(self) -> torch.Tensor:

@@ -341,7 +341,7 @@ class StagedPlan(PythonPlan):
             raise LaunchError(
                 "a plan that is staged through the host cannot be recorded in a CUDA graph; run it before the replay"
             )
-        self._host_table.copy_(self.table._memory)
+        self._host_table.copy_(self.table._core.memory)
 
     def _stage(
         self,
@@ -369,7 +369,7 @@ class StagedPlan(PythonPlan):
 def _aliases(blueprint: Blueprint) -> list[torch.Tensor]:
     """Aliases of all that a plan has the address of: it stays, even if a caller's tensor is given other data."""
     buffers = [buffer.detach() for step in blueprint.steps for _, buffer in present(step)]
-    return [blueprint.table._memory, blueprint.status_word.detach(), *buffers]
+    return [blueprint.table._core.memory, blueprint.status_word.detach(), *buffers]
 
 
 def present(step: StepBuffers) -> list[tuple[str, torch.Tensor]]:

@@ -1,4 +1,5 @@
-//! Host memory whose address is kept. Torch moves it under a tensor's feet when the tensor is shared with a process.
+//! Memory whose address is kept. On the host torch moves it under a tensor's feet, when the tensor is shared with a
+//! process for one.
 
 use pyo3::prelude::*;
 use qsa_group_core::error::Error;
@@ -16,6 +17,10 @@ pub struct Watched {
 impl Watched {
     pub fn new(name: &'static str, tensor: Bound<'_, PyAny>, address: u64) -> Watched {
         Watched { name, tensor: tensor.unbind(), address }
+    }
+
+    pub fn tensor(&self, py: Python<'_>) -> Py<PyAny> {
+        self.tensor.clone_ref(py)
     }
 
     /// An error if the memory stands elsewhere now.

@@ -274,8 +274,8 @@ fn no_such_step(step: usize, steps: usize) -> Error {
 #[pymethods]
 impl Plan {
     /// `kernels` is None for a host plan, one `Kernel` a group for a direct one, and empty for one that Python runs.
-    #[new]
     /// `memory` is empty, or the table's, the status word's and every buffer's tensor in order, to see that they stay.
+    #[new]
     #[pyo3(signature = (request, cache, status, cuts, kernels=None, hooks=vec![], memory=vec![]))]
     #[allow(clippy::too_many_arguments)] // What a blueprint holds.
     fn new(

@@ -20,8 +20,7 @@ use crate::tensor;
 #[pyclass(frozen, module = "qsa_group._core")]
 pub struct Table {
     pub layout: TableLayout,
-    /// On the host alone, where memory can move.
-    memory: Option<Watched>,
+    memory: Watched,
 }
 
 #[pymethods]
@@ -42,13 +41,14 @@ impl Table {
         let page =
             integer(page_size, Place::Argument("page_size"), 1..=MAX_RATIO, "pass the full-KV page size in tokens")?;
         let layout = TableLayout::new(&spec, ratio, page)?;
-        // An alias, which stays where it is if the caller's tensor is given other data.
-        let memory = if layout.device == Device::CPU {
-            Some(Watched::new("req_to_token", req_to_token.call_method0("detach")?, layout.ptr))
-        } else {
-            None
-        };
-        Ok(Table { layout, memory })
+        let alias = req_to_token.call_method0("detach")?;
+        Ok(Table { layout, memory: Watched::new("req_to_token", alias, layout.ptr) })
+    }
+
+    /// An alias of the table: the memory stays, even if the caller's tensor is given other data.
+    #[getter]
+    fn memory(&self, py: Python<'_>) -> Py<PyAny> {
+        self.memory.tensor(py)
     }
 
     #[getter]
@@ -146,8 +146,11 @@ impl Request {
         padding: &Bound<'_, PyAny>,
         steps: &Bound<'_, PyTuple>,
     ) -> Result<Request> {
-        // First of all: where the table stood, a buffer may stand by now.
-        table.memory.as_ref().map_or(Ok(()), |memory| memory.check(py))?;
+        // Before the buffers: one may stand by now where the table stood, and would be blamed. Only torch on the host
+        // moves memory.
+        if table.layout.device == Device::CPU {
+            table.memory.check(py)?;
+        }
         let window = Place::Argument("draft_token_num");
         let remedy = "pass the rows of a request that one verify pass holds";
         let draft_token_num =
