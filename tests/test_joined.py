@@ -424,7 +424,7 @@ def test_programs_of_any_shape(backend: Backend, monkeypatch: pytest.MonkeyPatch
     """Several programs a row, several rows a program, and rows that need the loop."""
     if backend.name == "host":
         pytest.skip("the host executor is not cut up")
-    monkeypatch.setattr("qsa_group.joined.joined_shape", lambda mode, rows, max_pages: shape)
+    monkeypatch.setattr("qsa_group.joined.joined_shape", lambda mode, num_steps, rows, max_pages: shape)
     together = Together(backend, WHOLE)
     together.refresh()
     together.refresh(live(WHOLE, [511, 300, 65, 510], [4, 11, 2, 1], [2, 1, 0, 4]))
@@ -432,11 +432,11 @@ def test_programs_of_any_shape(backend: Backend, monkeypatch: pytest.MonkeyPatch
 
 def test_the_rule_covers_every_page() -> None:
     """By programs of the same warps, whatever the mode."""
-    assert len({joined_shape(mode, 8, 64).num_warps for mode in ("decode", "target_verify", "draft_extend")}) == 1
+    assert len({joined_shape(mode, 7, 8, 64).num_warps for mode in ("decode", "target_verify", "draft_extend")}) == 1
     for mode, rows, pages in product(
         ("decode", "target_verify", "draft_extend"), (1, 2, 8, 9, 64, 4096), (0, 1, 127, 4096, 1 << 20)
     ):
-        shape, usual = joined_shape(mode, rows, pages), choose_shape(mode, 7, rows, pages)
+        shape, usual = joined_shape(mode, 7, rows, pages), choose_shape(mode, 7, rows, pages)
         assert shape.lanes.bit_count() == 1
         assert shape.lanes >= min(shape.block, pages)
         assert shape.lanes >= shape.block or mode != "draft_extend"

@@ -250,7 +250,7 @@ def _launch(plans: tuple[ReplayPlan, ...], groups: list[tuple[int, int]]) -> Lau
     for plan, group in groups:
         made = plans[plan]._blueprint
         rows, pages = made.request.group_rows[group], made.request.group_pages[group]
-        shape = joined_shape(made.mode, rows, pages)
+        shape = joined_shape(made.mode, made.variants[group].num_steps, rows, pages)
         variant = replace(made.variants[group], block=shape.block, wide=shape.wide, num_warps=shape.num_warps)
         variants.append(variant)
         cuts.append(variant.cut(rows, shape.lanes))

@@ -49,6 +49,8 @@ _EXTEND_LENGTH_NEGATIVE = tl.constexpr(16)
 _LOWEST = tl.constexpr(-(1 << 30))
 # Above any width, and with any offset added still an int32.
 _HIGHEST = tl.constexpr((1 << 30) + 1)
+# Where a page begins that no length reaches.
+_NEVER = tl.constexpr((1 << 31) - 1)
 
 
 @triton.jit
@@ -79,11 +81,17 @@ def _load_halves(address, index, stride, is_int64, limit):
 
 
 @triton.jit
-def _load_clipped(address, index, stride, is_int64, limit):
-    """Element `index` as int32: at most `_HIGHEST`, and `_LOWEST` for what is below all int32."""
-    low, high = _load_halves(address, index, stride, is_int64, limit)
+def _clip(low, high, is_int64):
+    """A number of two halves as int32: at most `_HIGHEST`, and `_LOWEST` for what is below all int32."""
     fits = (high == (low >> 31)) | (is_int64 == 0)
     return tl.where(fits, tl.minimum(low, _HIGHEST), tl.where(high < 0, _LOWEST, _HIGHEST))
+
+
+@triton.jit
+def _load_clipped(address, index, stride, is_int64, limit):
+    """Element `index` as int32, as `_clip` has it."""
+    low, high = _load_halves(address, index, stride, is_int64, limit)
+    return _clip(low, high, is_int64)
 
 
 @triton.jit
@@ -127,11 +135,18 @@ def _packed_request(
 
 
 @triton.jit
+def _in_table(slot, slots):
+    """Whether the lower half of a slot is one of the table's."""
+    return slot.to(tl.uint32) < slots.to(tl.uint32)
+
+
+@triton.jit
 def _resolve(row, live, MODE: tl.constexpr, SCAN: tl.constexpr):
-    """What a row, or a block of rows, shows: (slot, length before a step's offset, prefix, longest, bits).
+    """What a row, or a block of rows, shows: (slot, length before a step, prefix, longest, bits, rough length).
 
     A step is served if its length is from 1 to `longest`, which is 0 for padding and for slots out of the table; only
-    where it is above 0 does the slot mean anything.
+    where it is above 0 does the slot mean anything. The rough length is the same as the length where a step is served,
+    and sooner known; elsewhere it may be anything.
     """
     addresses, strides, numbers = live
     seq_lens, req_pool_indices, extend_lens = addresses
@@ -154,16 +169,21 @@ def _resolve(row, live, MODE: tl.constexpr, SCAN: tl.constexpr):
         start = tl.maximum(whole - tl.maximum(extend, 0), 0)
         prefix = tl.minimum(start, _HIGHEST).to(tl.int32)
         length = tl.minimum(tl.minimum(start, _HIGHEST) + 1 + (row - first), whole).to(tl.int32)
+        rough = length
     else:
-        length = _load_clipped(seq_lens, request, seq_stride, flags & _SEQ_LENS_INT64, real)
+        is_int64 = flags & _SEQ_LENS_INT64
+        rough, high = _load_halves(seq_lens, request, seq_stride, is_int64, real)
+        length = _clip(rough, high, is_int64)
         prefix = length
         if MODE == TARGET_VERIFY:
-            length += row - request * window + 1
+            lead = row - request * window + 1
+            length += lead
+            rough += lead
     real_row = (request < real) & (((slot | above) != 0) | ((flags & _PADDING_BY_SLOT) == 0))
-    known_slot = (above == 0) & (slot.to(tl.uint32) < slots.to(tl.uint32))
+    known_slot = (above == 0) & _in_table(slot, slots)
     longest = tl.where(real_row & known_slot, width, 0)
     bits |= tl.where(real_row, tl.where(known_slot, 0, _SLOT_OUT_OF_TABLE), 0)
-    return slot, length, prefix, longest, bits
+    return slot, length, prefix, longest, bits, rough
 
 
 @triton.jit
@@ -197,16 +217,21 @@ def _offset(offsets, step: tl.constexpr):
 
 
 @triton.jit
-def _reach(length, longest, offsets, STEPS: tl.constexpr):
-    """No length that a step is served with is above this, and it is never past the table; it may be negative.
-
-    It is above them all where a step's length does not fit the table: then pages are read that no step is given. The
-    exact bound would take a select for each step on the way from a row's length to its first page.
-    """
+def _largest(offsets, STEPS: tl.constexpr):
+    """The most that a step adds to a length."""
     largest = _offset(offsets, 0)
     for which in tl.static_range(1, STEPS):
         largest = tl.maximum(largest, _offset(offsets, which))
-    return tl.minimum(length + largest, longest)
+    return largest
+
+
+@triton.jit
+def _reach(length, longest, offsets, STEPS: tl.constexpr):
+    """No length that a step is served with is above this, and it is never past the table; it may be negative.
+
+    It is above them all where a step's length does not fit the table: then pages are read that no step is given.
+    """
+    return tl.minimum(length + _largest(offsets, STEPS), longest)
 
 
 @triton.jit
@@ -221,10 +246,12 @@ def _write_pages(
 ):
     """Writes a block of pages to the page tables of the steps that have tokens in them."""
     value = _divide(tl.maximum(entry, 0), PAGE_SIZE)
+    # As few instructions a step as can be: with many steps they take longer than the reads that they wait for.
+    begin = tl.where(page < num_pages, page * PAGE_SIZE, _NEVER)
+    place = at + page
     for which in tl.static_range(STEPS):
-        target = length + _offset(offsets, which)
-        held = tl.where(target <= longest, target, 0)
-        tl.store(_int32s(page_table[which]) + at + page, value, (page < num_pages) & (page * PAGE_SIZE < held))
+        target = length + _offset(offsets, which) + page * 0
+        tl.store(_int32s(page_table[which]) + place, value, (target <= longest) & (begin < target))
 
 
 @triton.jit
@@ -300,7 +327,7 @@ def _write_fields(
     One lane of a row writes what a row has one of. Rows past the bucket write nothing. Inert rows get their one page
     here, served rows theirs from `_write_pages`, so that no entry has two writers.
     """
-    slot, length, prefix, longest, bits = resolved
+    slot, length, prefix, longest, bits, _rough = resolved
     table_row_stride, table_col_stride, page_stride, ring_stride, rows, num_pages = sizes
     single = tl.where(member == 0, row, rows) < rows
     wanted = length + _offset(offsets, which) + member * 0
@@ -413,7 +440,8 @@ def refresh_group(
         # To search for a row's request costs most here, so that a program does all of a row.
         _lane, page, row, part, begin, stride = _span(program, page_bits, BLOCK, BLOCK_BITS, WIDE)
         place = _times(row, page_stride)
-        slot, length, prefix, longest, bits = _resolve(row, live, MODE, SCAN)
+        resolved = _resolve(row, live, MODE, SCAN)
+        slot, length, _prefix, longest, _bits, _rough = resolved
         source = table + _times(slot, table_row_stride)
         if page_table is not None:
             reach = _reach(length, longest, offsets, STEPS)
@@ -425,7 +453,7 @@ def refresh_group(
                     which,
                     row + member * 0,
                     member,
-                    (slot, length, prefix, longest, bits),
+                    resolved,
                     sizes,
                     table,
                     offsets,
@@ -463,7 +491,45 @@ def refresh_group(
                     WIDE,
                 )
             _write_pages(page_table, offsets, place, page, entry, length, longest, num_pages, PAGE_SIZE, STEPS)
-    elif program < heads:
+    elif program >= heads:
+        # The longer way first, so that no jump leads to it.
+        if page_table is not None:
+            # A lane a page: of each row as many first pages as `page_bits` says; others, if there are any, in a loop.
+            lanes, page, own_row, _part, begin, stride = _span(program - heads, page_bits, BLOCK, BLOCK_BITS, WIDE)
+            # Where all lanes have one row, the compiler still cannot tell, and keeps to vector instructions; it would
+            # take uniform ones otherwise, and those wait for each other about twice as long.
+            near_row = lanes >> page_bits
+            near = _resolve(near_row, live, MODE, SCAN)
+            near_slot, near_length, _near_prefix, near_longest, _near_bits, near_rough = near
+            # Of the live vectors only their lower halves, as they were read, stand between them and this read: it stays
+            # within the table and what a served row has, and for any other row its values are not used.
+            begins = page * PAGE_SIZE - _largest(offsets, STEPS)
+            entry = tl.load(
+                table + _times(near_slot, table_row_stride) + _times(page, pitch),
+                (page < num_pages) & _in_table(near_slot, slots) & (begins < near_rough),
+                other=0,
+            )
+            if begin < num_pages:
+                far = _resolve(own_row, live, MODE, SCAN)
+                far_slot, far_length, _far_prefix, far_longest, _far_bits, _far_rough = far
+                _write_beyond(
+                    page_table,
+                    offsets,
+                    table + _times(far_slot, table_row_stride),
+                    _times(own_row, page_stride),
+                    begin,
+                    stride,
+                    pitch,
+                    far_length,
+                    far_longest,
+                    num_pages,
+                    PAGE_SIZE,
+                    STEPS,
+                    WIDE,
+                )
+            at = _times(near_row, page_stride)
+            _write_pages(page_table, offsets, at, page, entry, near_length, near_longest, num_pages, PAGE_SIZE, STEPS)
+    else:
         # A program has a step and a block of rows.
         lane = tl.arange(0, ROWS * RING)
         head_row = program // STEPS * ROWS + lane // RING
@@ -494,46 +560,6 @@ def refresh_group(
                     PENDING_RING_SLOTS,
                     RING_GROUP_LOCS,
                 )
-    elif page_table is not None:
-        # A lane a page: of each row as many first pages as `page_bits` says; the others, if there are any, in a loop.
-        lanes, page, own_row, _part, begin, stride = _span(program - heads, page_bits, BLOCK, BLOCK_BITS, WIDE)
-        # Where all lanes have one row, the compiler still cannot tell, and keeps to vector instructions; it would
-        # take uniform ones otherwise, and those wait for each other about twice as long.
-        near_row = lanes >> page_bits
-        near_slot, near_length, _near_prefix, near_longest, _near_bits = _resolve(near_row, live, MODE, SCAN)
-        near_reach = _reach(near_length, near_longest, offsets, STEPS)
-        near_source = table + _times(near_slot, table_row_stride)
-        near_entry = _read_pages(near_source, page, pitch, num_pages, near_reach, PAGE_SIZE)
-        if begin < num_pages:
-            far_slot, far_length, _far_prefix, far_longest, _far_bits = _resolve(own_row, live, MODE, SCAN)
-            _write_beyond(
-                page_table,
-                offsets,
-                table + _times(far_slot, table_row_stride),
-                _times(own_row, page_stride),
-                begin,
-                stride,
-                pitch,
-                far_length,
-                far_longest,
-                num_pages,
-                PAGE_SIZE,
-                STEPS,
-                WIDE,
-            )
-        near_place = _times(near_row, page_stride)
-        _write_pages(
-            page_table,
-            offsets,
-            near_place,
-            page,
-            near_entry,
-            near_length,
-            near_longest,
-            num_pages,
-            PAGE_SIZE,
-            STEPS,
-        )
 
 
 @triton.jit

@@ -9,6 +9,12 @@ __all__ = ["Shape", "choose_shape", "joined_shape", "shapes_of_binaries"]
 _FEW_ROWS = 8
 """Rows up to which a launch of one decode step has larger programs."""
 
+_SOME_ROWS = 64
+"""Rows up to which four small programs each start at once."""
+
+_MANY_STEPS = 4
+"""Steps above which a row has as few tokens in the loop as can be."""
+
 _SMALL = (64, 256, 2)
 """Block, wide block and warps of small programs."""
 
@@ -38,19 +44,21 @@ def choose_shape(mode: str, num_steps: int, rows: int, max_pages: int) -> Shape:
     programs divide long page tables, at little cost where few entries are live. Many rows fill a GPU by themselves.
     `benches/tune.py` measures the choice.
     """
-    return _cut(mode, rows, max_pages, *_program(mode, num_steps, rows))
+    return _cut(mode, num_steps, rows, max_pages, *_program(mode, num_steps, rows))
 
 
-def joined_shape(mode: str, rows: int, max_pages: int) -> Shape:
+def joined_shape(mode: str, num_steps: int, rows: int, max_pages: int) -> Shape:
     """As `choose_shape`, for a group that shares its launch with others: all have the same warps."""
-    return _cut(mode, rows, max_pages, *_SMALL)
+    return _cut(mode, num_steps, rows, max_pages, *_SMALL)
 
 
-def _cut(mode: str, rows: int, max_pages: int, block: int, wide: int, num_warps: int) -> Shape:
+def _cut(mode: str, num_steps: int, rows: int, max_pages: int, block: int, wide: int, num_warps: int) -> Shape:
     # About one program for each multiprocessor; with the fewest rows two, so that a million tokens have enough. Many
-    # rows have two programs each, so that a row of a few thousand tokens needs no loop.
+    # rows have two programs each, so that a row of a few thousand tokens needs no loop; four where a turn of the loop
+    # writes for many steps, as long as all of them start at once.
     programs = 256 if rows <= _FEW_ROWS // 2 else 128
-    most = max(1 << (programs * block // max(rows, 1)).bit_length() >> 1, 128)
+    least = 256 if num_steps > _MANY_STEPS and rows <= _SOME_ROWS else 128
+    most = max(1 << (programs * block // max(rows, 1)).bit_length() >> 1, least)
     lanes = min(most, 1 << max(max_pages - 1, 0).bit_length())
     # In draft extend a program has one row.
     return Shape(max(lanes, block) if mode == "draft_extend" else lanes, block, wide, num_warps)
