@@ -133,8 +133,14 @@ impl Plan {
     /// Checks a call's inputs, and that no watched memory has moved.
     #[inline]
     pub fn check(&self, py: Python<'_>, inputs: &LiveInputs) -> Result<()> {
-        self.memory.iter().try_for_each(|watched| watched.check(py))?;
+        self.check_memory(py)?;
         Ok(self.admission.check(inputs)?)
+    }
+
+    /// An error if watched memory stands elsewhere now. Nothing is watched where memory cannot move.
+    #[inline]
+    pub fn check_memory(&self, py: Python<'_>) -> Result<()> {
+        self.memory.iter().try_for_each(|watched| watched.check(py))
     }
 
     /// Whether a live input shares memory with an output.
