@@ -10,7 +10,16 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from qsa_group import CapacityError, LayoutError, PlanChangedError, ReplayPlan, ReplayPlanner, RequestTable, StepBuffers
+from qsa_group import (
+    CapacityError,
+    LayoutError,
+    PlanChangedError,
+    ReplayPlan,
+    ReplayPlanner,
+    RequestTable,
+    StepBuffers,
+    _core,
+)
 from support import Backend
 
 LENS, SLOTS = torch.tensor([100, 7, 1]), torch.tensor([3, 1, 2])
@@ -235,3 +244,14 @@ def test_plan_over_a_table_that_moved(backend: Backend) -> None:
     tokens.add_(640)
     cpu_planner(backend, tokens).plan([StepBuffers(page_table=pages)]).run(LENS, SLOTS)
     assert pages.tolist() == [[22, 23], [14, -7], [18, -7]]
+
+
+@pytest.mark.parametrize("change", ["one too few", "one too many"])
+def test_the_core_watches_every_tensor_of_a_plan(change: str) -> None:
+    """A list of another length would leave memory unwatched, or blame one tensor for another."""
+    plan = plan_of(poisoned())
+    memory = plan._memory[:-1] if change == "one too few" else [*plan._memory, poisoned()]
+    cache, blueprint = _core.Cache(0), plan._blueprint
+    with pytest.raises(LayoutError, match=f"memory has length {len(memory)}, must be 0 or 3"):
+        _core.Plan(plan._request, cache, plan.status_word.data_ptr(), blueprint.cuts, memory=memory)
+    _core.Plan(plan._request, cache, plan.status_word.data_ptr(), blueprint.cuts, memory=plan._memory).run(LENS, SLOTS)
