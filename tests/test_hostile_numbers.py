@@ -152,3 +152,16 @@ def test_offsets_that_go_as_far_as_they_may(backend: Backend, offsets: list[int]
     harness = Harness(backend, empty)
     for some in by_status.values():
         harness.refresh(empty.but(seq_lens=some, slots=[2] * len(some)), Inputs(lens_dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    ("request_", "more"),
+    [((5, 99, 4), 0), ((5, -1, 4), 0), ((-9, 2, 4), 0), ((65, 2, 4), 0), ((5, 2, -4), oracle.EXTEND_LENGTH_NEGATIVE)],
+    ids=str,
+)
+def test_rows_past_the_bucket_raise_nothing_else(backend: Backend, request_: tuple[int, int, int], more: int) -> None:
+    """They do not exist, so nothing is wrong with them; the batch's own extend lengths are looked at all the same."""
+    table = random_table(np.random.default_rng(3), 3, 64, 64)
+    lengths, slots, extends = ([good, bad] for good, bad in zip((9, 1, 7), request_, strict=True))
+    round_ = Round(table, lengths, slots, rows=6, mode="draft_extend", extend_lens=extends)
+    assert int(refresh_once(backend, round_).plan.status()) == oracle.ROWS_EXCEED_BUCKET | more
