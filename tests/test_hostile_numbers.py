@@ -11,9 +11,9 @@ import torch
 
 import oracle
 from cases import random_table
-from hostile import hostile_round, status_bits
+from hostile import PAGE, RATIO, WIDTH, hostile_round, status_bits
 from oracle import MODES, Round
-from strategies import Inputs
+from strategies import Inputs, clip
 from support import HOST, Backend, Harness, refresh_once
 
 DTYPES = list(product((torch.int64, torch.int32), repeat=2))
@@ -67,9 +67,21 @@ def test_status_gathers_what_happened_in_several_runs(backend: Backend) -> None:
     harness.refresh()
 
 
-@pytest.mark.parametrize("slot", [1 << 32, -(1 << 32), 1 << 62, -(1 << 63)])
+WIDE_SLOTS = [1 << 32, -(1 << 32), (1 << 32) + 2, -(1 << 32) + 2, 1 << 31, (1 << 32) - 1, 1 << 62, -(1 << 63)]
+NARROW_SLOTS = [(1 << 31) - 1, -(1 << 31), -(1 << 31) + 2, -1]
+
+
+@pytest.mark.parametrize(
+    ("slot", "dtype"),
+    [*product(WIDE_SLOTS, [torch.int64]), *product(NARROW_SLOTS, [torch.int32])],
+    ids=str,
+)
+@pytest.mark.parametrize("padding", ["count", "slot"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_slot_whose_lower_half_is_0_is_no_padding(backend: Backend, mode: str, slot: int) -> None:
+def test_a_slot_is_more_than_its_lower_half(
+    backend: Backend, mode: str, padding: str, slot: int, dtype: torch.dtype
+) -> None:
+    """One whose lower half is 0 is no padding, and none is the slot that its lower half, or less of it, would be."""
     tokens = random_table(np.random.default_rng(3), 3, 64, 64)
     more = {"target_verify": {"draft_token_num": 2}, "draft_extend": {"extend_lens": [1, 2]}}
     offsets = [1] if mode == "decode" else [0]
@@ -80,10 +92,10 @@ def test_a_slot_whose_lower_half_is_0_is_no_padding(backend: Backend, mode: str,
         rows=4,
         mode=mode,
         offsets=offsets,
-        padding="slot",
+        padding=padding,
         **more.get(mode, {}),  # type: ignore[arg-type]
     )
-    harness = refresh_once(backend, round_, Inputs(slot_dtype=torch.int64))
+    harness = refresh_once(backend, round_, Inputs(slot_dtype=dtype))
     assert int(harness.plan.status()) == oracle.SLOT_OUT_OF_TABLE
 
 
@@ -115,3 +127,41 @@ def test_padding_past_64_bits_is_clamped_as_any_other(backend: Backend, given: i
     harness = Harness(backend, round_)
     harness.run(round_.but(num_padding=given))
     harness.check(round_)
+
+
+FARTHEST = 1 << 29
+"""The largest offset."""
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("offsets", [[FARTHEST - 1, 0], [FARTHEST, 0], [1, FARTHEST - 1, 3]], ids=str)
+def test_offsets_that_go_as_far_as_they_may(backend: Backend, offsets: list[int], dtype: torch.dtype) -> None:
+    """Lengths that such an offset lifts into the table or past it, and those that it would lift out of 32 bits."""
+    near = [0, 1, 5, WIDTH, WIDTH + 1]
+    far = [sign * (1 << 30) + more for sign in (1, -1) for more in (-1, 0, 1, 2)]
+    halves = [high + more for high in (1 << 32, -(1 << 32)) for more in (0, 5, -FARTHEST, -FARTHEST + 5)]
+    ends = [torch.iinfo(dtype).min, torch.iinfo(dtype).max, -(1 << 31), -(1 << 31) - 1, (1 << 31) - 1, 1 << 31]
+    lengths = {more - offset for more in near for offset in (0, *offsets)}.union(far, halves, ends)
+    tokens = random_table(np.random.default_rng(3), 3, WIDTH, PAGE)
+    empty = Round(tokens, [], [], rows=len(lengths) + 1, ratio=RATIO, page=PAGE, offsets=offsets)
+    # One run for each status, since it is all that tells a length that is too small from one that is too large.
+    by_status: dict[int, list[int]] = {}
+    for length in sorted(set(clip(sorted(lengths), dtype))):
+        by_status.setdefault(oracle.refresh(empty.but(seq_lens=[length], slots=[2])).status, []).append(length)
+    assert set(by_status) == {2, 4, 6}
+    harness = Harness(backend, empty)
+    for some in by_status.values():
+        harness.refresh(empty.but(seq_lens=some, slots=[2] * len(some)), Inputs(lens_dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    ("request_", "more"),
+    [((5, 99, 4), 0), ((5, -1, 4), 0), ((-9, 2, 4), 0), ((65, 2, 4), 0), ((5, 2, -4), oracle.EXTEND_LENGTH_NEGATIVE)],
+    ids=str,
+)
+def test_rows_past_the_bucket_raise_nothing_else(backend: Backend, request_: tuple[int, int, int], more: int) -> None:
+    """They do not exist, so nothing is wrong with them; the batch's own extend lengths are looked at all the same."""
+    table = random_table(np.random.default_rng(3), 3, 64, 64)
+    lengths, slots, extends = ([good, bad] for good, bad in zip((9, 1, 7), request_, strict=True))
+    round_ = Round(table, lengths, slots, rows=6, mode="draft_extend", extend_lens=extends)
+    assert int(refresh_once(backend, round_).plan.status()) == oracle.ROWS_EXCEED_BUCKET | more

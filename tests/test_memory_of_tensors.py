@@ -10,7 +10,17 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from qsa_group import CapacityError, LayoutError, PlanChangedError, ReplayPlan, ReplayPlanner, RequestTable, StepBuffers
+from qsa_group import (
+    CapacityError,
+    LayoutError,
+    PlanChangedError,
+    ReplayPlan,
+    ReplayPlanner,
+    RequestTable,
+    StepBuffers,
+    _core,
+)
+from support import Backend
 
 LENS, SLOTS = torch.tensor([100, 7, 1]), torch.tensor([3, 1, 2])
 
@@ -166,3 +176,82 @@ def test_plan_after_memory_moved() -> None:
     fresh = RequestTable(held.req_to_token, compress_ratio=4, page_size=64)
     ReplayPlanner(fresh).plan([StepBuffers(sequence_lengths=buffer)]).run(LENS[:2], SLOTS[:2])
     assert buffer.tolist() == [101, 8, 1]
+
+
+def cpu_planner(backend: Backend, tokens: torch.Tensor) -> ReplayPlanner:
+    if backend.device != "cpu":
+        pytest.skip("torch moves memory on the host alone")
+    return ReplayPlanner(RequestTable(tokens, compress_ratio=4, page_size=64), backend=backend.name)
+
+
+def counts(planner: ReplayPlanner) -> dict[str, int]:
+    return {name: planner.stats()[name] for name in ("plans", "hits", "misses", "dropped", "evictions", "cached")}
+
+
+def test_another_buffer_where_a_cached_plans_buffer_stood(backend: Backend) -> None:
+    """The plan of that place is of no more use to anyone: it is made anew, and found from then on."""
+    planner = cpu_planner(backend, torch.zeros((4, 256), dtype=torch.int32))
+    place = np.full(3, -7, dtype=np.int32)
+    first = torch.from_numpy(place)
+    stale = planner.plan([StepBuffers(sequence_lengths=first)])
+    first.share_memory_()
+    second = torch.from_numpy(place)
+    fresh = planner.plan([StepBuffers(sequence_lengths=second)])
+    fresh.run(LENS, SLOTS)
+    assert (first.tolist(), second.tolist()) == ([-7, -7, -7], [101, 8, 2])
+    assert counts(planner) == {"plans": 2, "hits": 0, "misses": 2, "dropped": 1, "evictions": 0, "cached": 1}
+    assert planner.plan([StepBuffers(sequence_lengths=second)]) is fresh
+    assert counts(planner) == {"plans": 2, "hits": 1, "misses": 2, "dropped": 1, "evictions": 0, "cached": 1}
+    with pytest.raises(PlanChangedError, match="plan again"):
+        stale.run(LENS, SLOTS)
+    planner.plan([StepBuffers(sequence_lengths=first)]).run(LENS, SLOTS)
+    assert first.tolist() == [101, 8, 2]
+
+
+def test_cached_plans_whose_status_words_moved(backend: Backend) -> None:
+    """The words of several plans share a storage, and move together; the words of later plans move with them."""
+    planner = cpu_planner(backend, torch.zeros((4, 256), dtype=torch.int32))
+    buffers = [poisoned(), poisoned()]
+
+    def plans() -> list[ReplayPlan]:
+        return [planner.plan([StepBuffers(sequence_lengths=buffer)]) for buffer in buffers]
+
+    stale = plans()
+    stale[0].status_word.share_memory_()
+    fresh = plans()
+    assert counts(planner) == {"plans": 4, "hits": 0, "misses": 4, "dropped": 2, "evictions": 0, "cached": 2}
+    fresh[0].run(LENS, torch.tensor([3, 4, 2]))
+    fresh[1].run(LENS - 1, SLOTS)
+    assert [buffer.tolist() for buffer in buffers] == [[101, 1, 2], [100, 7, 1]]
+    assert [int(plan.status()) for plan in (*fresh, *stale)] == [1, 0, 0, 0]
+    for plan in stale:
+        with pytest.raises(PlanChangedError, match=r"status_word.*plan again"):
+            plan.run(LENS, SLOTS)
+    planner.join(plans()).run(LENS + 1, SLOTS)
+    assert [buffer.tolist() for buffer in buffers] == [[102, 9, 3], [102, 9, 3]]
+
+
+def test_plan_over_a_table_that_moved(backend: Backend) -> None:
+    """A planner has one table, at one place: it says so each time, and the remedy works."""
+    tokens, pages = torch.arange(4 * 256, dtype=torch.int32).view(4, 256), torch.full((3, 2), -7, dtype=torch.int32)
+    planner = cpu_planner(backend, tokens)
+    planner.plan([StepBuffers(page_table=pages)])
+    tokens.share_memory_()
+    for _ in range(2):
+        with pytest.raises(PlanChangedError, match=r"req_to_token.*new RequestTable"):
+            planner.plan([StepBuffers(page_table=pages)])
+    assert counts(planner) == {"plans": 1, "hits": 0, "misses": 1, "dropped": 0, "evictions": 0, "cached": 1}
+    tokens.add_(640)
+    cpu_planner(backend, tokens).plan([StepBuffers(page_table=pages)]).run(LENS, SLOTS)
+    assert pages.tolist() == [[22, 23], [14, -7], [18, -7]]
+
+
+@pytest.mark.parametrize("change", ["one too few", "one too many"])
+def test_the_core_watches_every_tensor_of_a_plan(change: str) -> None:
+    """A list of another length would leave memory unwatched, or blame one tensor for another."""
+    plan = plan_of(poisoned())
+    memory = plan._memory[:-1] if change == "one too few" else [*plan._memory, poisoned()]
+    cache, blueprint = _core.Cache(0), plan._blueprint
+    with pytest.raises(LayoutError, match=f"memory has length {len(memory)}, must be 0 or 3"):
+        _core.Plan(plan._request, cache, plan.status_word.data_ptr(), blueprint.cuts, memory=memory)
+    _core.Plan(plan._request, cache, plan.status_word.data_ptr(), blueprint.cuts, memory=plan._memory).run(LENS, SLOTS)

@@ -85,7 +85,7 @@ class ReplayPlanner:
         draft_token_num: int | None = None,
         padding: str = "count",
     ) -> ReplayPlan:
-        """A plan for these steps; the one made before, if everything it holds is the same.
+        """A plan for these steps; the one made before, if everything it holds is the same and still where it was.
 
         Args:
             steps: one `StepBuffers` a step, at least one. Steps that can share a launch do; the others run one by one
@@ -204,10 +204,10 @@ class ReplayPlanner:
         """What was planned and run so far.
 
         Returns:
-            backend, plans (made), hits, misses, evictions, dropped, cached, capacity, runs (of plans and of joined
-            plans; a joined run whose plans run one after the other counts as theirs), launches, step_refreshes (the
-            launches that a launch a step would have taken), overlap_runs and hooked_runs (of plans), and for the whole
-            process compiles and compile_seconds.
+            backend, plans (made), hits, misses, evictions, dropped (by `drop` and `clear`, or since their memory had
+            moved), cached, capacity, runs (of plans and of joined plans; a joined run whose plans run one after the
+            other counts as theirs), launches, step_refreshes (the launches that a launch a step would have taken),
+            overlap_runs and hooked_runs (of plans), and for the whole process compiles and compile_seconds.
         """
         compiles, seconds = compile_stats()
         return {

@@ -86,7 +86,8 @@ class ReplayPlan(_core.Plan):
     """The refresh of one graph's buffers, made by `ReplayPlanner.plan`. It keeps the memory of all it writes and reads.
 
     `run` may be called from several threads. Keep the plan, and the inputs it was recorded with, for as long as a CUDA
-    graph that recorded it is replayed. Do not resize the storage of a planned tensor.
+    graph that recorded it is replayed. Give a planned tensor no other memory (`resize_`, `set_`, `.data =`): the plan
+    stays with the memory that it was made over.
     """
 
     _memory: list[torch.Tensor]

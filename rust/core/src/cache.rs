@@ -60,7 +60,7 @@ pub struct CacheStats {
     pub misses: u64,
     /// Plans that made room for others.
     pub evictions: u64,
-    /// Plans that were dropped or invalidated by the caller.
+    /// Plans that were dropped or invalidated by the caller, or found and of no use.
     pub dropped: u64,
 }
 
@@ -102,6 +102,18 @@ impl<V> PlanCache<V> {
                 None
             }
         }
+    }
+
+    /// Forgets the plan that a look-up has just found, if a test still recognises it, and returns it: it was of no use,
+    /// so the look-up counts as a miss and the plan as dropped.
+    pub fn reject(&mut self, key: &PlanKey, test: impl FnOnce(&V) -> bool) -> Option<V> {
+        self.stats.hits -= 1;
+        self.stats.misses += 1;
+        if !self.entries.get(key).is_some_and(|entry| test(&entry.value)) {
+            return None;
+        }
+        self.stats.dropped += 1;
+        self.entries.remove(key).map(|entry| entry.value)
     }
 
     /// Keeps a plan. Returns the plans that had to go, for the caller to release where that is safe.
@@ -192,6 +204,22 @@ mod tests {
         assert_eq!(cache.get(&key(1, 20)), None);
         let stats = cache.stats();
         assert_eq!((stats.hits, stats.misses, stats.evictions), (1, 1, 1));
+    }
+
+    #[test]
+    fn a_rejected_plan_was_a_miss() {
+        let mut cache = PlanCache::new(2);
+        cache.insert(key(1, 10), "a", true);
+        cache.insert(key(1, 20), "b", true);
+        assert_eq!(cache.get(&key(1, 10)), Some(&"a"));
+        assert_eq!(cache.reject(&key(1, 10), |&plan| plan == "a"), Some("a"));
+        assert_eq!(cache.stats(), CacheStats { hits: 0, misses: 1, evictions: 0, dropped: 1 });
+        assert_eq!(cache.len(), 1);
+        // Another plan has taken its place meanwhile.
+        assert_eq!(cache.get(&key(1, 20)), Some(&"b"));
+        assert_eq!(cache.reject(&key(1, 20), |&plan| plan == "a"), None);
+        assert_eq!(cache.stats(), CacheStats { hits: 0, misses: 2, evictions: 0, dropped: 1 });
+        assert_eq!(cache.len(), 1);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use qsa_group_core::cache::PlanCache;
 
+use crate::plan::Plan;
 use crate::request::Request;
 
 /// What the plans of a planner have done.
@@ -22,7 +23,7 @@ pub struct Counters {
 /// Plans by content.
 #[pyclass(frozen, module = "qsa_group._core", name = "Cache")]
 pub struct Cache {
-    plans: Mutex<PlanCache<Py<PyAny>>>,
+    plans: Mutex<PlanCache<Py<Plan>>>,
     counters: Arc<Counters>,
 }
 
@@ -31,7 +32,7 @@ impl Cache {
         self.counters.clone()
     }
 
-    fn plans(&self) -> MutexGuard<'_, PlanCache<Py<PyAny>>> {
+    fn plans(&self) -> MutexGuard<'_, PlanCache<Py<Plan>>> {
         // Nothing here can leave the map half changed, so a poisoned lock is as good as any.
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -44,13 +45,21 @@ impl Cache {
         Cache { plans: Mutex::new(PlanCache::new(capacity)), counters: Arc::default() }
     }
 
-    /// The plan of a request, if it is held; counts a hit or a miss.
-    fn get(&self, py: Python<'_>, request: &Request) -> Option<Py<PyAny>> {
-        self.plans().get(&request.key).map(|plan| plan.clone_ref(py))
+    /// The plan of a request, if it is held; counts a hit or a miss. One whose memory has moved is forgotten: the tensors
+    /// of the request stand where that plan's stood, and no run of it would write to them.
+    fn get(&self, py: Python<'_>, request: &Request) -> Option<Py<Plan>> {
+        let held = self.plans().get(&request.key).map(|plan| plan.clone_ref(py))?;
+        // Torch is asked without the lock, and what goes is released without it.
+        if held.get().check_memory(py).is_ok() {
+            return Some(held);
+        }
+        let gone = self.plans().reject(&request.key, |plan| plan.is(&held));
+        drop(gone);
+        None
     }
 
     /// Keeps a plan; returns those that had to go.
-    fn insert(&self, request: &Request, plan: Py<PyAny>, may_evict: bool) -> Vec<Py<PyAny>> {
+    fn insert(&self, request: &Request, plan: Py<Plan>, may_evict: bool) -> Vec<Py<Plan>> {
         self.plans().insert(request.key.clone(), plan, may_evict)
     }
 
@@ -61,7 +70,7 @@ impl Cache {
     }
 
     /// Forgets every plan; returns them.
-    fn clear(&self) -> Vec<Py<PyAny>> {
+    fn clear(&self) -> Vec<Py<Plan>> {
         self.plans().remove_if(|_, _| true)
     }
 

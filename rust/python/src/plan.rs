@@ -133,8 +133,14 @@ impl Plan {
     /// Checks a call's inputs, and that no watched memory has moved.
     #[inline]
     pub fn check(&self, py: Python<'_>, inputs: &LiveInputs) -> Result<()> {
-        self.memory.iter().try_for_each(|watched| watched.check(py))?;
+        self.check_memory(py)?;
         Ok(self.admission.check(inputs)?)
+    }
+
+    /// An error if watched memory stands elsewhere now. Nothing is watched where memory cannot move.
+    #[inline]
+    pub fn check_memory(&self, py: Python<'_>) -> Result<()> {
+        self.memory.iter().try_for_each(|watched| watched.check(py))
     }
 
     /// Whether a live input shares memory with an output.
@@ -261,6 +267,25 @@ pub fn run_by_python() -> Error {
     Error::Unsupported { what: "this plan is run by Python".to_string(), remedy: "call ReplayPlan.run" }
 }
 
+/// Every tensor of a plan with the address that it was planned at; nothing if no tensors are given.
+fn watch(content: &Request, status: u64, memory: Vec<Bound<'_, PyAny>>) -> Result<Vec<Watched>> {
+    let buffers =
+        content.steps.iter().flat_map(|step| step.present().map(|(field, buffer)| (field.name(), buffer.ptr)));
+    let planned: Vec<(&str, u64)> =
+        [("req_to_token", content.table.ptr), ("status_word", status)].into_iter().chain(buffers).collect();
+    if !memory.is_empty() && memory.len() != planned.len() {
+        return Err(Error::Layout {
+            place: Place::Argument("memory"),
+            what: "length",
+            given: memory.len().to_string(),
+            wanted: format!("0 or {}, the table, the status word and every buffer", planned.len()),
+            remedy: "pass a tensor for each in order, or none",
+        }
+        .into());
+    }
+    Ok(planned.into_iter().zip(memory).map(|((name, address), tensor)| Watched::new(name, tensor, address)).collect())
+}
+
 fn no_such_step(step: usize, steps: usize) -> Error {
     Error::Layout {
         place: Place::Argument("step"),
@@ -328,14 +353,7 @@ impl Plan {
                 hooks,
             },
         };
-        let buffers =
-            content.steps.iter().flat_map(|step| step.present().map(|(field, buffer)| (field.name(), buffer.ptr)));
-        let memory: Vec<Watched> = [("req_to_token", content.table.ptr), ("status_word", status)]
-            .into_iter()
-            .chain(buffers)
-            .zip(memory)
-            .map(|((name, address), tensor)| Watched::new(name, tensor, address))
-            .collect();
+        let memory = watch(content, status, memory)?;
         let admission = Admission::new(content.table.device, content.mode, &content.steps);
         let steps = |group: &Vec<usize>| if content.steps[group[0]].rows > 0 { group.len() as u64 } else { 0 };
         let busy: Vec<u64> = content.grouping.groups.iter().map(steps).filter(|&steps| steps > 0).collect();
