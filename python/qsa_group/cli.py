@@ -23,6 +23,7 @@ __all__ = ["main"]
 
 _Choice: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 _BACKENDS = ("auto", "direct", "triton", "host")
+_JSON = "write the results as JSON; - for standard output, and the report then goes to standard error"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,7 +138,7 @@ def _add_bench(choice: _Choice) -> None:
     add("--batch", type=_positive, nargs="+", default=[1, 8, 64], metavar="N", help="batch sizes (1 8 64)")
     add("--live", type=_positive, default=8192, metavar="N", help="live tokens a request (%(default)s)")
     add("--repeats", type=_positive, default=500, metavar="N", help="measurements each (%(default)s)")
-    add("--json", metavar="FILE", help="write the results as JSON")
+    add("--json", metavar="FILE", help=_JSON)
     bench.set_defaults(command=commands.bench)
 
 
@@ -166,7 +167,7 @@ def _add_layout(parser: argparse.ArgumentParser) -> None:
 def _add_output(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     output = parser.add_argument_group("output")
     output.add_argument("--plot", metavar="FILE", help="draw a round's calls and the live tokens (.png, .svg, .pdf)")
-    output.add_argument("--json", metavar="FILE", help="write the results as JSON")
+    output.add_argument("--json", metavar="FILE", help=_JSON)
     output.add_argument("--quiet", action="store_true", help="no progress")
     return output
 

@@ -130,7 +130,12 @@ class RoundWriter:
     """Writes rounds to a file; a context manager."""
 
     def __init__(self, path: str | Path, settings: RoundSettings) -> None:
-        """Opens ``path`` and writes the settings."""
+        """Opens ``path`` and writes the settings.
+
+        Raises:
+            TraceError: it cannot be opened or written; so do all methods.
+        """
+        self._path = path
         self._file = _open(path, "wt")
         self._line({"format": _FORMAT, "version": _VERSION, **asdict(settings)})
 
@@ -139,8 +144,12 @@ class RoundWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Closes the file."""
-        self._file.close()
+        """Closes the file, which writes what is left of it."""
+        try:
+            self._file.close()
+        except OSError as failed:
+            if error is None:  # Else the first error says why.
+                raise self._cannot_write(failed) from failed
 
     def write(self, item: Round) -> None:
         """Appends a round."""
@@ -155,7 +164,13 @@ class RoundWriter:
         )
 
     def _line(self, value: dict[str, Any]) -> None:
-        self._file.write(json.dumps(value, separators=(",", ":")) + "\n")
+        try:
+            self._file.write(json.dumps(value, separators=(",", ":")) + "\n")
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def _cannot_write(self, error: OSError) -> TraceError:
+        return TraceError(f"cannot write {self._path}: {error.strerror or error}; name a file elsewhere")
 
 
 def read_rounds(path: str | Path) -> tuple[RoundSettings, Iterator[Round]]:
