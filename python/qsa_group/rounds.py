@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -195,28 +196,35 @@ def read_rounds(path: str | Path) -> tuple[RoundSettings, Iterator[Round]]:
     return settings, (_round(place, value, settings) for place, value in lines)
 
 
-def _open(path: str | Path, mode: str) -> IO[str]:
+def _open(path: str | Path, mode: str) -> IO[Any]:
     opener: Any = gzip.open if str(path).endswith(".gz") else open
     try:
-        file: IO[str] = opener(path, mode, encoding="utf-8")
+        file: IO[Any] = opener(path, mode, encoding="utf-8" if "t" in mode else None)
     except OSError as error:
         raise TraceError(f"cannot open {path}: {error.strerror or error}") from error
     return file
 
 
 def _lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    number = 0
-    try:
-        with _open(path, "rt") as file:
-            for number, line in enumerate(file, start=1):
-                value = json.loads(line)
-                if not isinstance(value, dict):
-                    raise ValueError("not a JSON object")
-                yield f"{path}, line {number}", value
-    except (OSError, EOFError, ValueError) as error:
-        if isinstance(error, TraceError):
-            raise
-        raise TraceError(f"{path}, line {max(number, 1)}: cannot be read: {error}") from error
+    """The lines with their places. They are decoded one by one: a file that decodes ahead fails at an earlier line."""
+    number = 1  # Of the line that is read next.
+    with _open(path, "rb") as file:
+        while True:
+            place = f"{path}, line {number}"
+            try:
+                line: bytes = file.readline()
+                if not line:
+                    return
+                value = json.loads(line.rstrip().decode("utf-8"))
+            except json.JSONDecodeError as error:
+                # Its own text counts lines too, within this one.
+                raise TraceError(f"{place}: cannot be read: {error.msg}, at character {error.pos + 1}") from error
+            except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+                raise TraceError(f"{place}: cannot be read: {error}") from error
+            if not isinstance(value, dict):
+                raise TraceError(f"{place}: cannot be read: not a JSON object")
+            yield place, value
+            number += 1
 
 
 def _round(place: str, value: dict[str, Any], settings: RoundSettings) -> Round:
