@@ -246,6 +246,45 @@ def test_a_wrong_call_is_explained(call: Call, arguments: list[str], words: str)
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["demo", "--workload", "absent.csv", "--traffic", "conversation"],
+            "--traffic conversation has no effect with --workload",
+        ),
+        (["explain", "--example", "absent.json"], "FILE absent.json has no effect with --example"),
+        (["explain", "--example", "--json"], "--json has no effect with --example"),
+        (["explain", "--example", "--backend", "auto"], "--backend auto has no effect with --example"),
+        (["explain", "--example", "--device", "cpu"], "--device cpu has no effect with --example"),
+        (["bench", "--max-batch", "7"], "--max-batch has value 7, must be at least the largest --batch, 64; raise it"),
+        (["bench", "--max-batch", "7", "--batch", "8", "2"], "must be at least the largest --batch, 8; raise it"),
+        (["explain", ""], "cannot read the description"),
+        (["demo", "--workload", ""], "cannot read the workload"),
+    ],
+)
+def test_nothing_that_is_passed_is_ignored(call: Call, arguments: list[str], words: str) -> None:
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+def test_the_largest_bucket_of_a_bench(call: Call) -> None:
+    common = ["bench", "--device", "cpu", "--repeats", 1, "--live", 100, "--context", 256, "--json", "-"]
+    for arguments, most in ((["--batch", 3], 64), (["--batch", 70, 2], 70), (["--batch", 3, "--max-batch", 3], 3)):
+        code, out, _ = call(*common, *arguments)
+        assert code == 0
+        assert json.loads(out)["settings"]["max_batch"] == most
+
+
+@pytest.mark.parametrize("traffic", [None, "conversation", "code"])
+def test_traffic_is_generated_as_asked(call: Call, traffic: str | None) -> None:
+    code, out, _ = call("demo", *QUICK, "--rounds", 2, *(["--traffic", traffic] if traffic else []))
+    assert code == 0
+    assert f"with the statistics of the {traffic or 'conversation'} trace" in out
+
+
 def test_help_of_every_command(call: Call) -> None:
     code, out, _ = call("--help")
     assert code == 0

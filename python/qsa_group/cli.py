@@ -73,7 +73,7 @@ def _add_demo(choice: _Choice) -> None:
     add = traffic.add_argument
     add("--workload", metavar="FILE", help="request trace, CSV: TIMESTAMP,ContextTokens,GeneratedTokens")
     kinds = sorted(TRAFFIC)
-    add("--traffic", choices=kinds, default="conversation", help="what to generate without FILE (%(default)s)")
+    add("--traffic", choices=kinds, help=f"what to generate without FILE ({commands.GENERATED_TRAFFIC})")
     many = f"serve at most N requests (all of FILE, else {commands.GENERATED_REQUESTS})"
     add("--requests", type=_positive, metavar="N", help=many)
     add("--rounds", type=_positive, metavar="N", help="stop after N rounds")
@@ -133,7 +133,7 @@ def _add_bench(choice: _Choice) -> None:
         "run.",
     )
     _add_place(bench)
-    _add_layout(bench)
+    _add_layout(bench, bench=", or the largest of --batch")
     add = bench.add_argument
     add("--batch", type=_positive, nargs="+", default=[1, 8, 64], metavar="N", help="batch sizes (1 8 64)")
     add("--live", type=_positive, default=8192, metavar="N", help="live tokens a request (%(default)s)")
@@ -144,17 +144,18 @@ def _add_bench(choice: _Choice) -> None:
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
     place = parser.add_argument_group("where")
-    place.add_argument("--backend", choices=_BACKENDS, default="auto", help="how to refresh (%(default)s)")
+    place.add_argument("--backend", choices=_BACKENDS, help=f"how to refresh ({_BACKENDS[0]})")
     place.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (cuda if there is one, else cpu)")
 
 
-def _add_layout(parser: argparse.ArgumentParser) -> None:
+def _add_layout(parser: argparse.ArgumentParser, *, bench: str = "") -> None:
     plain = RoundSettings()
     layout = parser.add_argument_group("layout")
     drafted = "draft steps refreshed together; N + 1 tokens are drafted (%(default)s)"
     layout.add_argument("--steps", type=_positive, default=plain.steps, metavar="N", help=drafted)
+    batch = f"largest bucket, in requests ({plain.max_batch}{bench})"
+    layout.add_argument("--max-batch", type=_positive, metavar="N", help=batch)
     for name, default, words in (
-        ("--max-batch", plain.max_batch, "largest bucket, in requests"),
         ("--compress-ratio", plain.compress_ratio, "tokens of a compressed group"),
         ("--page-size", plain.page_size, "tokens of a page"),
         ("--context", plain.context, "most tokens of a request"),

@@ -21,22 +21,25 @@ from .rounds import Round, RoundSettings, RoundWriter, read_rounds
 from .runner import RoundRunner
 from .simulate import Server, ServerOptions
 from .trace import Request, generate, read_workload
-from .usage import STANDARD_OUTPUT, UsageError, check_files
+from .usage import STANDARD_OUTPUT, UsageError, check_files, check_together
 
-__all__ = ["GENERATED_REQUESTS", "GENERATED_SPEED", "bench", "demo", "doctor", "explain", "replay"]
+__all__ = ["GENERATED_REQUESTS", "GENERATED_SPEED", "GENERATED_TRAFFIC", "bench", "demo", "doctor", "explain", "replay"]
 
 GENERATED_REQUESTS = 300
 GENERATED_SPEED = 4.0
+GENERATED_TRAFFIC = "conversation"
 
 
 def demo(options: argparse.Namespace) -> int:
     """Serves traffic, refreshes and checks every round, and prints the table."""
+    if options.workload is not None:
+        check_together("--workload", {"--traffic": options.traffic})
     _check_output(options, inputs={"--workload": options.workload}, record=options.record)
     settings = _settings(options)
     requests, traffic, speed = _traffic(options)
     behaviour = ServerOptions(pages=options.pages, acceptance=options.acceptance, speed=speed, seed=options.seed)
     server = Server(settings, behaviour)
-    runner = RoundRunner(settings, backend=options.backend, device=_device(options.device))
+    runner = RoundRunner(settings, backend=_backend(options), device=_device(options.device))
 
     def words(item: Round) -> str:
         done = server.finished + server.refused
@@ -62,7 +65,7 @@ def replay(options: argparse.Namespace) -> int:
     """Runs recorded rounds again."""
     _check_output(options, inputs={"FILE": options.file})
     settings, rounds = read_rounds(options.file)
-    runner = RoundRunner(settings, backend=options.backend, device=_device(options.device))
+    runner = RoundRunner(settings, backend=_backend(options), device=_device(options.device))
     run = _drive(runner, rounds, options, lambda item: _words(runner, item), None)
     if not runner.rounds:
         raise UsageError(f"{options.file} holds no round")
@@ -83,10 +86,17 @@ def explain(options: argparse.Namespace) -> int:
     from .explain import EXAMPLE, explain_description, read_description
 
     if options.example:
+        others = {
+            "FILE": options.file,
+            "--json": options.json,
+            "--backend": options.backend,
+            "--device": options.device,
+        }
+        check_together("--example", others)
         _say(json.dumps(EXAMPLE, indent=2))
         return 0
     description = read_description(options.file) if options.file is not None else EXAMPLE
-    explanation = explain_description(description, backend=options.backend, device=str(_device(options.device)))
+    explanation = explain_description(description, backend=_backend(options), device=str(_device(options.device)))
     _say(json.dumps(explanation.data, indent=2) if options.json else explanation)
     return 0
 
@@ -94,13 +104,20 @@ def explain(options: argparse.Namespace) -> int:
 def bench(options: argparse.Namespace) -> int:
     """Measures grouped against step by step."""
     check_files({}, {"--json": options.json})
-    options.max_batch = max([options.max_batch, *options.batch])
+    largest = max(options.batch)
+    if options.max_batch is None:
+        options.max_batch = max(RoundSettings.max_batch, largest)
+    elif options.max_batch < largest:
+        raise UsageError(
+            f"--max-batch has value {options.max_batch}, must be at least the largest --batch, {largest}; raise it, or "
+            "pass smaller batches"
+        )
     settings = _settings(options)
     if options.live + settings.draft_tokens > settings.context:
         raise UsageError(
             f"--live {options.live} and {settings.draft_tokens} draft tokens exceed --context {settings.context}"
         )
-    runner = RoundRunner(settings, backend=options.backend, device=_device(options.device))
+    runner = RoundRunner(settings, backend=_backend(options), device=_device(options.device))
     measured = []
     rows = []
     for batch in options.batch:
@@ -202,13 +219,14 @@ def _conclude(runner: RoundRunner, result: dict[str, Any], run: _Run, options: a
 
 
 def _settings(options: argparse.Namespace) -> RoundSettings:
+    max_batch = RoundSettings.max_batch if options.max_batch is None else options.max_batch
     return RoundSettings(
         steps=options.steps,
-        max_batch=options.max_batch,
+        max_batch=max_batch,
         compress_ratio=options.compress_ratio,
         page_size=options.page_size,
         context=options.context,
-        slots=options.max_batch + 1 + max(1, options.max_batch // 8),
+        slots=max_batch + 1 + max(1, max_batch // 8),
         index_sharing=options.index_sharing,
     )
 
@@ -221,8 +239,9 @@ def _traffic(options: argparse.Namespace) -> tuple[list[Request], str, float]:
         name = f"{Path(options.workload).name}, {len(requests):,} requests"
     else:
         speed = options.speed or GENERATED_SPEED
-        requests = generate(options.requests or GENERATED_REQUESTS, traffic=options.traffic, seed=options.seed)
-        name = f"{len(requests):,} generated requests with the statistics of the {options.traffic} trace"
+        traffic = options.traffic or GENERATED_TRAFFIC
+        requests = generate(options.requests or GENERATED_REQUESTS, traffic=traffic, seed=options.seed)
+        name = f"{len(requests):,} generated requests with the statistics of the {traffic} trace"
     return requests, name + (f", arriving {speed:g} times as fast" if speed != 1.0 else ""), speed
 
 
@@ -235,6 +254,10 @@ def _even_round(settings: RoundSettings, batch: int, live: int) -> Round:
         for number in range(pages)
     ]
     return Round(0.0, [live] * batch, list(range(1, batch + 1)), [min(2, settings.draft_tokens)] * batch, entries)
+
+
+def _backend(options: argparse.Namespace) -> str:
+    return options.backend or "auto"
 
 
 def _device(name: str | None) -> torch.device:

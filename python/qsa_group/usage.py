@@ -10,7 +10,7 @@ from itertools import combinations
 
 from .errors import QsaGroupError
 
-__all__ = ["STANDARD_OUTPUT", "UsageError", "check_files"]
+__all__ = ["STANDARD_OUTPUT", "UsageError", "check_files", "check_together"]
 
 STANDARD_OUTPUT = "-"
 _STREAMABLE = "--json"
@@ -58,6 +58,22 @@ def check_files(inputs: Mapping[str, str | None], outputs: Mapping[str, str | No
                 f"{second} has value {other}, must be another file than {first} {path}, which is written too; name "
                 "another file"
             )
+
+
+def check_together(ruling: str, others: Mapping[str, object]) -> None:
+    """Refuses options that another one leaves without effect.
+
+    Args:
+        ruling: the option that was given.
+        others: value by option, of those that have no effect beside it; None or False where one is not given.
+
+    Raises:
+        UsageError: naming both options.
+    """
+    for option, value in others.items():
+        if value is not None and value is not False:
+            words = option if value is True else f"{option} {value}"
+            raise UsageError(f"{words} has no effect with {ruling}; leave out one of the two")
 
 
 def _check_writable(option: str, path: str) -> None:
