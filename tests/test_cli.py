@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from qsa_group import ReplayPlan, __version__
+from qsa_group import ReplayPlan, __version__, commands
 from qsa_group.cli import main
 
 QUICK = ["--device", "cpu", "--backend", "host", "--requests", "12", "--max-batch", "8", "--quiet"]
@@ -224,7 +225,19 @@ def test_bench(call: Call, tmp_path: Path) -> None:
         (["demo", "--backend", "warp"], "invalid choice"),
         (["demo", "--page-size", "6"], "page_size 6 is not a multiple of compress_ratio 4"),
         (["demo", "--context", "3"], "leaves no room for 4 draft tokens"),
-        (["demo", "--pages", "9"], "cannot hold one full context"),
+        (["demo", "--pages", "256"], "--pages has value 256, must be from 257 to 33554432; pass a number"),
+        (["demo", "--pages", "33554433"], "--pages has value 33554433, must be from 257 to 33554432; pass a number"),
+        (["demo", "--pages", "2147483648"], "argument --pages: '2147483648' is not a whole number from 1 to"),
+        (["demo", "--requests", "1000001"], "--requests has value 1000001, must be from 1 to 1000000 where requests"),
+        (["bench", "--repeats", "1000001"], "argument --repeats: '1000001' is not a whole number from 1 to 1000000"),
+        (
+            ["bench", "--batch", "100", "1", "--live", "1000000", "--context", "1000064", "--page-size", "4"],
+            "--batch 100 with --live 1000000 and --page-size 4 has 25000100 live pages, must have at most 16777216;",
+        ),
+        (
+            ["demo", "--max-batch", "1000", "--context", "1000000", "--page-size", "4"],
+            "page tables and ring groups have 2500040000 entries, must have fewer than 2147483648, with max_batch 1000",
+        ),
         (["demo", "--steps", "0"], "not a whole number from 1 to 2147483647"),
         (["demo", "--steps", "33"], "steps must be a whole number from 1 to 32"),
         (["demo", "--speed", "nan"], "not a number above 0"),
@@ -283,6 +296,50 @@ def test_traffic_is_generated_as_asked(call: Call, traffic: str | None) -> None:
     code, out, _ = call("demo", *QUICK, "--rounds", 2, *(["--traffic", traffic] if traffic else []))
     assert code == 0
     assert f"with the statistics of the {traffic or 'conversation'} trace" in out
+
+
+def test_as_many_requests_as_can_be_generated(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(commands, "generate", lambda count, **_: asked.append(count) or [])
+    call("demo", *QUICK, "--requests", 1_000_000)
+    assert asked == [1_000_000]
+
+
+def too_large() -> None:
+    torch.empty(1 << 50, dtype=torch.uint8)  # The host's allocator: a plain RuntimeError.
+
+
+def too_large_for_python() -> None:
+    raise MemoryError
+
+
+def too_large_for_the_device() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize("fail", [too_large, too_large_for_python, too_large_for_the_device])
+def test_out_of_memory_names_what_takes_it(
+    call: Call, monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]
+) -> None:
+    monkeypatch.setattr(commands, "RoundRunner", lambda *_, **__: fail())
+    code, out, err = call("demo", "--device", "cpu", "--pages", 999, "--requests", 5)
+    assert (code, out) == (2, "")
+    assert err == (
+        "qsa-group: out of memory with --requests 5, --pages 999, --steps 2, --context 16384, --page-size 64, "
+        "--compress-ratio 4; lower what is large, or describe less\n"
+    )
+    code, out, err = call("bench", "--device", "cpu", "--batch", 3, 5)
+    assert code == 2
+    assert "out of memory with --max-batch 64, --batch 3 5, --live 8192, --steps 2, " in err
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault of this package")
+
+    monkeypatch.setattr(commands, "RoundRunner", fail)
+    with pytest.raises(RuntimeError, match="a fault of this package"):
+        call("demo", *QUICK)
 
 
 def test_help_of_every_command(call: Call) -> None:

@@ -239,6 +239,10 @@ def test_graph_buckets(most: int, buckets: tuple[int, ...]) -> None:
         ({"max_batch": 73}, "slots are too few"),
         ({"context": 4}, "leaves no room for 4 draft tokens"),
         ({"context": 1 << 24, "slots": 1000}, "is too large"),
+        (
+            {"context": 1 << 24, "page_size": 4},
+            "have 2684357120 entries, must have fewer than 2147483648, with max_batch",
+        ),
     ],
 )
 def test_sizes_that_cannot_be_served_are_refused(changes: dict[str, int], words: str) -> None:

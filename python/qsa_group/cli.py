@@ -23,6 +23,21 @@ __all__ = ["main"]
 
 _Choice: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 _BACKENDS = ("auto", "direct", "triton", "host")
+_SIZES = {
+    "file": "FILE",
+    "workload": "--workload",
+    "requests": "--requests",
+    "pages": "--pages",
+    "max_batch": "--max-batch",
+    "batch": "--batch",
+    "live": "--live",
+    "steps": "--steps",
+    "context": "--context",
+    "page_size": "--page-size",
+    "compress_ratio": "--compress-ratio",
+    "repeats": "--repeats",
+}
+"""Options that decide how much memory a command takes."""
 _JSON = "write the results as JSON; - for standard output, and the report then goes to standard error"
 
 
@@ -42,10 +57,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LaunchError as error:
         print(f"qsa-group: {error}", file=sys.stderr)
         return 1
-    except (QsaGroupError, OSError, MemoryError, torch.OutOfMemoryError) as error:
+    except (QsaGroupError, OSError) as error:
         print(f"qsa-group: {error}", file=sys.stderr)
         return 2
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        print(f"qsa-group: {_out_of_memory(options)}", file=sys.stderr)
+        return 2
     return code
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python's, the device's or the host's allocator refused; torch has no type of its own for the last."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _out_of_memory(options: argparse.Namespace) -> str:
+    """What to lower: none of the allocators' own messages names an option."""
+    values = {name: getattr(options, name, None) for name in _SIZES}
+    given = [
+        f"{_SIZES[name]} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in values.items()
+        if value is not None
+    ]
+    return "out of memory" + (f" with {', '.join(given)}; lower what is large, or describe less" if given else "")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -137,7 +173,7 @@ def _add_bench(choice: _Choice) -> None:
     add = bench.add_argument
     add("--batch", type=_positive, nargs="+", default=[1, 8, 64], metavar="N", help="batch sizes (1 8 64)")
     add("--live", type=_positive, default=8192, metavar="N", help="live tokens a request (%(default)s)")
-    add("--repeats", type=_positive, default=500, metavar="N", help="measurements each (%(default)s)")
+    add("--repeats", type=_repeats, default=500, metavar="N", help="measurements each (%(default)s)")
     add("--json", metavar="FILE", help=_JSON)
     bench.set_defaults(command=commands.bench)
 
@@ -173,14 +209,18 @@ def _add_output(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return output
 
 
-def _positive(text: str) -> int:
+def _positive(text: str, *, most: int = (1 << 31) - 1) -> int:
     try:
         value = int(text)
     except ValueError:
         value = 0
-    if not 1 <= value < 1 << 31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {(1 << 31) - 1}")
+    if not 1 <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {most}")
     return value
+
+
+def _repeats(text: str) -> int:
+    return _positive(text, most=1_000_000)  # All measurements are kept.
 
 
 def _positive_float(text: str) -> float:

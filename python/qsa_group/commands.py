@@ -28,6 +28,8 @@ __all__ = ["GENERATED_REQUESTS", "GENERATED_SPEED", "GENERATED_TRAFFIC", "bench"
 GENERATED_REQUESTS = 300
 GENERATED_SPEED = 4.0
 GENERATED_TRAFFIC = "conversation"
+_MOST_GENERATED = 1_000_000
+_MOST_PAGES_WRITTEN = 1 << 24
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -116,6 +118,12 @@ def bench(options: argparse.Namespace) -> int:
     if options.live + settings.draft_tokens > settings.context:
         raise UsageError(
             f"--live {options.live} and {settings.draft_tokens} draft tokens exceed --context {settings.context}"
+        )
+    pages = largest * _pages_of(settings, options.live)
+    if pages > _MOST_PAGES_WRITTEN:
+        raise UsageError(
+            f"--batch {largest} with --live {options.live} and --page-size {settings.page_size} has {pages} live "
+            f"pages, must have at most {_MOST_PAGES_WRITTEN}; lower --batch or --live, or raise --page-size"
         )
     runner = RoundRunner(settings, backend=_backend(options), device=_device(options.device))
     measured = []
@@ -240,14 +248,24 @@ def _traffic(options: argparse.Namespace) -> tuple[list[Request], str, float]:
     else:
         speed = options.speed or GENERATED_SPEED
         traffic = options.traffic or GENERATED_TRAFFIC
-        requests = generate(options.requests or GENERATED_REQUESTS, traffic=traffic, seed=options.seed)
+        count = options.requests or GENERATED_REQUESTS
+        if count > _MOST_GENERATED:
+            raise UsageError(
+                f"--requests has value {count}, must be from 1 to {_MOST_GENERATED} where requests are generated; pass "
+                "fewer, or a trace as --workload"
+            )
+        requests = generate(count, traffic=traffic, seed=options.seed)
         name = f"{len(requests):,} generated requests with the statistics of the {traffic} trace"
     return requests, name + (f", arriving {speed:g} times as fast" if speed != 1.0 else ""), speed
 
 
+def _pages_of(settings: RoundSettings, live: int) -> int:
+    return -(-(live + settings.draft_tokens) // settings.page_size)
+
+
 def _even_round(settings: RoundSettings, batch: int, live: int) -> Round:
     """A round of equal requests whose pages are scattered."""
-    pages = -(-(live + settings.draft_tokens) // settings.page_size)
+    pages = _pages_of(settings, live)
     entries = [
         (slot, number, 1 + number * batch + (slot * 7) % batch)
         for slot in range(1, batch + 1)

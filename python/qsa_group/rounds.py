@@ -30,6 +30,8 @@ _LIMITS = {
     "slots": 1 << 16,
 }
 _MOST_TABLE_ENTRIES = 1 << 31
+_MOST_BUFFER_ENTRIES = 1 << 31
+_MOST_PAGES = 1 << 25
 
 
 class SettingsError(QsaGroupError, ValueError):
@@ -79,6 +81,13 @@ class RoundSettings:
             raise SettingsError(
                 f"a table of {self.slots} slots with {self.table_width} tokens is too large; lower context or max_batch"
             )
+        if self.buffer_entries >= _MOST_BUFFER_ENTRIES:
+            raise SettingsError(
+                f"page tables and ring groups have {self.buffer_entries} entries, must have fewer than "
+                f"{_MOST_BUFFER_ENTRIES}, with max_batch {self.max_batch}, steps {self.steps}, context {self.context}, "
+                f"page_size {self.page_size} and compress_ratio {self.compress_ratio}; lower max_batch, steps or "
+                "context, or raise page_size"
+            )
 
     @property
     def draft_tokens(self) -> int:
@@ -94,6 +103,17 @@ class RoundSettings:
     def table_width(self) -> int:
         """Columns of the request table, whole pages."""
         return self.max_pages * self.page_size
+
+    @property
+    def buffer_entries(self) -> int:
+        """Entries of the page tables and ring groups of all passes: draft steps, verify and extend."""
+        rows = self.max_batch * (2 * self.draft_tokens + (0 if self.index_sharing else self.steps))
+        return rows * (self.max_pages + self.compress_ratio)
+
+    @property
+    def most_pages(self) -> int:
+        """Pages that can be told apart in a table of int32 slots, and that the serving loop can keep account of."""
+        return min(_MOST_PAGES, (1 << 31) // self.page_size)
 
     @property
     def buckets(self) -> tuple[int, ...]:
