@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from qsa_group import ReplayPlan, __version__
+from qsa_group import ReplayPlan, __version__, commands
 from qsa_group.cli import main
 
 QUICK = ["--device", "cpu", "--backend", "host", "--requests", "12", "--max-batch", "8", "--quiet"]
@@ -148,6 +149,9 @@ def test_explain(call: Call, tmp_path: Path) -> None:
         ({"steps": [{}, {"same": {"write_locs": 0}}]}, [[0], [1]]),
         ({"mode": "target_verify", "draft_token_num": 2}, [[0]]),
         ({"mode": "draft_extend", "absent": ["page_table"]}, [[0]]),
+        ({"rows": 1 << 20, "max_pages": 1}, [[0]]),
+        ({"steps": [{"offset": 0}]}, [[0]]),
+        ({"steps": [{"offset": 1 << 29}]}, [[0]]),
     ],
 )
 def test_described_layouts(call: Call, tmp_path: Path, description: dict[str, Any], groups: list[list[int]]) -> None:
@@ -162,17 +166,30 @@ def test_described_layouts(call: Call, tmp_path: Path, description: dict[str, An
     ("text", "words"),
     [
         ("", "cannot read the description"),
-        ("[]", "expected a JSON object"),
+        ("[]", "holds [], must hold a JSON object; 'qsa-group explain --example' prints one"),
+        ("[" * 100_000, "cannot read the description"),
         ('{"step": []}', "unknown step; known are"),
-        ('{"steps": 3}', "steps must be a list of objects"),
+        ('{"steps": 3}', "steps has value 3, must be a list of objects; give one object a step"),
         ('{"steps": []}', "steps"),
-        ('{"mode": "decoed"}', "mode must be one of decode"),
-        ('{"rows": 0}', "rows must be a whole number, 1 or more, not 0"),
-        ('{"width": 2000000000}', "too large to build here"),
-        ('{"rows": 2000000000}', "too many to build here"),
+        ('{"mode": "decoed"}', 'mode has value "decoed", must be one of decode'),
+        ('{"rows": 0}', "rows has value 0, must be a whole number from 1 to 1048576; give the rows of a step's"),
+        ('{"rows": 99999999999}', "rows has value 99999999999, must be a whole number from 1 to 1048576; give the"),
+        ('{"rows": 1.0}', "rows has value 1.0, must be a whole number"),
+        ('{"steps": [{}, {"rows": true}]}', "steps[1]: rows has value true, must be a whole number from 1 to 1048576"),
+        ('{"steps": [{"offset": -1}]}', "steps[0]: offset has value -1, must be a whole number from 0 to 536870912; "),
+        ('{"steps": [{"offset": 536870913}]}', "steps[0]: offset has value 536870913, must be a whole number from 0"),
+        ('{"width": 2000000000}', "width has value 2000000000, must be a whole number from 1 to 268435456; give the"),
+        ('{"width": 8388608}', "slots and width have values 65 and 8388608, must be at most 268435456 multiplied"),
+        ('{"rows": 1048576, "max_pages": 256}', "steps[0]: its buffers, with rows 1048576, max_pages 256 and "),
+        ('{"compress_ratio": 1000000000, "page_size": 1000000000}', "and compress_ratio 1000000000, must have at most"),
+        ('{"rows": 1000000, "steps": [{}, {}]}', "steps[1]: its buffers, with rows 1000000, max_pages 128 and"),
+        ('{"draft_token_num": 4}', "draft_token_num has value 4, must be None"),
+        ('{"mode": "target_verify", "draft_token_num": 0}', "draft_token_num has value 0, must be a whole number from"),
         ('{"steps": [{"absent": ["pages"]}]}', "steps[0], absent: unknown pages"),
-        ('{"steps": [{"same": {"write_locs": 0}}]}', "not an earlier step with that buffer"),
-        ('{"steps": [{"absent": 4}]}', "absent must be a list"),
+        ('{"steps": [{"same": {"write_locs": 0}}]}', "steps[0]: same.write_locs has value 0, must be the number"),
+        ('{"steps": [{}, {"absent": ["page_table"], "same": {"page_table": 0}}]}', "both in absent and in same"),
+        ('{"steps": [{"absent": 4}]}', "steps[0]: absent has value 4, must be a list"),
+        ('{"steps": [{"same": []}]}', "steps[0]: same has value [], must be an object"),
         ('{"page_size": 6}', "page_size"),
     ],
 )
@@ -208,15 +225,27 @@ def test_bench(call: Call, tmp_path: Path) -> None:
         (["demo", "--backend", "warp"], "invalid choice"),
         (["demo", "--page-size", "6"], "page_size 6 is not a multiple of compress_ratio 4"),
         (["demo", "--context", "3"], "leaves no room for 4 draft tokens"),
-        (["demo", "--pages", "9"], "cannot hold one full context"),
+        (["demo", "--pages", "256"], "--pages has value 256, must be from 257 to 33554432; pass a number"),
+        (["demo", "--pages", "33554433"], "--pages has value 33554433, must be from 257 to 33554432; pass a number"),
+        (["demo", "--pages", "2147483648"], "argument --pages: '2147483648' is not a whole number from 1 to"),
+        (["demo", "--requests", "1000001"], "--requests has value 1000001, must be from 1 to 1000000 where requests"),
+        (["bench", "--repeats", "1000001"], "argument --repeats: '1000001' is not a whole number from 1 to 1000000"),
+        (
+            ["bench", "--batch", "100", "1", "--live", "1000000", "--context", "1000064", "--page-size", "4"],
+            "--batch 100 with --live 1000000 and --page-size 4 has 25000100 live pages, must have at most 16777216;",
+        ),
+        (
+            ["demo", "--max-batch", "1000", "--context", "1000000", "--page-size", "4"],
+            "page tables and ring groups have 2500040000 entries, must have fewer than 2147483648, with max_batch 1000",
+        ),
         (["demo", "--steps", "0"], "not a whole number from 1 to 2147483647"),
         (["demo", "--steps", "33"], "steps must be a whole number from 1 to 32"),
         (["demo", "--speed", "nan"], "not a number above 0"),
         (["demo", "--acceptance", "2"], "not a number from 0 to 1"),
-        (["demo", "--json", "/absent/folder/x.json"], "the folder does not exist"),
+        (["demo", "--json", "/absent/folder/x.json"], "must be in a folder that exists, which /absent/folder does not"),
         (["demo", "--plot", "demo.txt"], "its name must end in .png, .svg, .pdf"),
-        (["demo", "--plot", "/absent/folder/x.png"], "the folder does not exist"),
-        (["demo", "--record", "/absent/folder/x.gz"], "cannot open /absent/folder/x.gz"),
+        (["demo", "--plot", "/absent/folder/x.png"], "--plot has value /absent/folder/x.png, must be in a folder"),
+        (["demo", "--record", "/absent/folder/x.gz"], "--record has value /absent/folder/x.gz, must be in a folder"),
         (["replay", "absent.gz"], "cannot open absent.gz"),
         (["bench", "--live", "16384"], "exceed --context 16384"),
         (["fly"], "invalid choice"),
@@ -228,6 +257,89 @@ def test_a_wrong_call_is_explained(call: Call, arguments: list[str], words: str)
     assert (code, out) == (2, "")
     assert words in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["demo", "--workload", "absent.csv", "--traffic", "conversation"],
+            "--traffic conversation has no effect with --workload",
+        ),
+        (["explain", "--example", "absent.json"], "FILE absent.json has no effect with --example"),
+        (["explain", "--example", "--json"], "--json has no effect with --example"),
+        (["explain", "--example", "--backend", "auto"], "--backend auto has no effect with --example"),
+        (["explain", "--example", "--device", "cpu"], "--device cpu has no effect with --example"),
+        (["bench", "--max-batch", "7"], "--max-batch has value 7, must be at least the largest --batch, 64; raise it"),
+        (["bench", "--max-batch", "7", "--batch", "8", "2"], "must be at least the largest --batch, 8; raise it"),
+        (["explain", ""], "cannot read the description"),
+        (["demo", "--workload", ""], "cannot read the workload"),
+    ],
+)
+def test_nothing_that_is_passed_is_ignored(call: Call, arguments: list[str], words: str) -> None:
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+def test_the_largest_bucket_of_a_bench(call: Call) -> None:
+    common = ["bench", "--device", "cpu", "--repeats", 1, "--live", 100, "--context", 256, "--json", "-"]
+    for arguments, most in ((["--batch", 3], 64), (["--batch", 70, 2], 70), (["--batch", 3, "--max-batch", 3], 3)):
+        code, out, _ = call(*common, *arguments)
+        assert code == 0
+        assert json.loads(out)["settings"]["max_batch"] == most
+
+
+@pytest.mark.parametrize("traffic", [None, "conversation", "code"])
+def test_traffic_is_generated_as_asked(call: Call, traffic: str | None) -> None:
+    code, out, _ = call("demo", *QUICK, "--rounds", 2, *(["--traffic", traffic] if traffic else []))
+    assert code == 0
+    assert f"with the statistics of the {traffic or 'conversation'} trace" in out
+
+
+def test_as_many_requests_as_can_be_generated(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(commands, "generate", lambda count, **_: asked.append(count) or [])
+    call("demo", *QUICK, "--requests", 1_000_000)
+    assert asked == [1_000_000]
+
+
+def too_large() -> None:
+    torch.empty(1 << 50, dtype=torch.uint8)  # The host's allocator: a plain RuntimeError.
+
+
+def too_large_for_python() -> None:
+    raise MemoryError
+
+
+def too_large_for_the_device() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize("fail", [too_large, too_large_for_python, too_large_for_the_device])
+def test_out_of_memory_names_what_takes_it(
+    call: Call, monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]
+) -> None:
+    monkeypatch.setattr(commands, "RoundRunner", lambda *_, **__: fail())
+    code, out, err = call("demo", "--device", "cpu", "--pages", 999, "--requests", 5)
+    assert (code, out) == (2, "")
+    assert err == (
+        "qsa-group: out of memory with --requests 5, --pages 999, --steps 2, --context 16384, --page-size 64, "
+        "--compress-ratio 4; lower what is large, or describe less\n"
+    )
+    code, out, err = call("bench", "--device", "cpu", "--batch", 3, 5)
+    assert code == 2
+    assert "out of memory with --max-batch 64, --batch 3 5, --live 8192, --steps 2, " in err
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault of this package")
+
+    monkeypatch.setattr(commands, "RoundRunner", fail)
+    with pytest.raises(RuntimeError, match="a fault of this package"):
+        call("demo", *QUICK)
 
 
 def test_help_of_every_command(call: Call) -> None:

@@ -50,8 +50,29 @@ class TestAllocator:
         assert allocator.admit(256) == first
 
     def test_a_pool_smaller_than_a_context_is_refused(self) -> None:
-        with pytest.raises(SettingsError, match="at least 33 are needed"):
+        with pytest.raises(SettingsError, match="--pages has value 32, must be from 33 to 33554432; "):
             PageAllocator(SMALL, 32, random.Random(0))
+
+    @pytest.mark.parametrize(("page", "most"), [(64, 1 << 25), (128, 1 << 24), (4, 1 << 25), (1 << 20, 2048)])
+    def test_more_pages_than_can_be_told_apart_are_refused(self, page: int, most: int) -> None:
+        settings = RoundSettings(max_batch=6, page_size=page, context=2048, slots=8)
+        assert settings.most_pages == most
+        with pytest.raises(SettingsError, match=rf"--pages has value {most + 1}, must be from \d+ to {most}; "):
+            PageAllocator(settings, most + 1, random.Random(0))
+
+    def test_pages_by_default_can_be_told_apart(self) -> None:
+        settings = RoundSettings(max_batch=128, page_size=1 << 20, context=2048, slots=130)
+        server = Server(settings)
+        assert server.allocator.free_pages == 2047  # Times 2^20 tokens: all that int32 can name, less page 0.
+        assert Server(SMALL).allocator.free_pages == 6 * 32 - 1
+
+    @pytest.mark.parametrize("sharing", [False, True])
+    def test_entries_are_counted_as_they_are_allocated(self, sharing: bool) -> None:
+        settings = RoundSettings(3, 5, 3, 12, 600, 7, index_sharing=sharing)
+        runner = RoundRunner(settings, backend="host")
+        buffers = [step for one in runner._passes for step in one.arena.steps]
+        names = ("page_table", "ring_group_locs")
+        assert settings.buffer_entries == sum(step[name].numel() for step in buffers for name in names if name in step)
 
 
 class TestServer:

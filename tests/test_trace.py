@@ -171,6 +171,52 @@ def test_other_files_are_no_rounds(tmp_path: Path) -> None:
         list(read_rounds(cut)[1])
 
 
+@pytest.mark.parametrize("name", ["rounds.jsonl", "rounds.jsonl.gz"])
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (b'{"time":0.5\n', "Expecting ',' delimiter, at character 12"),
+        (b'{"time":0.5\r\n', "Expecting ',' delimiter, at character 12"),
+        (b'{"time":}', "Expecting value, at character 9"),
+        (b"\n", "Expecting value, at character 1"),
+        (b'{"time":"\xff"}\n', "'utf-8' codec can't decode byte 0xff in position 9: invalid start byte"),
+        (b"[" * 100_000 + b"\n", "maximum recursion depth exceeded"),
+        (b"[1]\n", "not a JSON object"),
+    ],
+)
+def test_a_line_that_is_no_json_is_named_once(tmp_path: Path, name: str, bad: bytes, words: str) -> None:
+    path = tmp_path / name
+    with RoundWriter(path, SETTINGS) as writer:
+        for item in ROUNDS:
+            writer.write(item)
+    opener = gzip.open if name.endswith(".gz") else open
+    with opener(path, "ab") as file:
+        file.write(bad)
+    rounds = read_rounds(path)[1]
+    assert [next(rounds), next(rounds)] == ROUNDS
+    with pytest.raises(TraceError) as caught:
+        next(rounds)
+    assert str(caught.value).startswith(f"{path}, line 4: cannot be read: {words}")
+    assert str(caught.value).count("line") == str(path).count("line") + 1
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_broken_file_is_broken_at_the_first_line_that_is_not_read(tmp_path: Path, cut: bool) -> None:
+    path = tmp_path / "rounds.jsonl.gz"
+    with RoundWriter(path, SETTINGS) as writer:
+        for item in ROUNDS * 500:
+            writer.write(item)
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2
+    data[middle:] = b"" if cut else bytes(len(data) - middle)
+    path.write_bytes(data)
+    read: list[Round] = []
+    with pytest.raises(TraceError) as caught:
+        read.extend(read_rounds(path)[1])  # Keeps those before the error.
+    assert read == (ROUNDS * 500)[: len(read)]
+    assert str(caught.value).startswith(f"{path}, line {len(read) + 2}: cannot be read: ")
+
+
 @pytest.mark.parametrize(
     ("most", "buckets"),
     [
@@ -193,6 +239,10 @@ def test_graph_buckets(most: int, buckets: tuple[int, ...]) -> None:
         ({"max_batch": 73}, "slots are too few"),
         ({"context": 4}, "leaves no room for 4 draft tokens"),
         ({"context": 1 << 24, "slots": 1000}, "is too large"),
+        (
+            {"context": 1 << 24, "page_size": 4},
+            "have 2684357120 entries, must have fewer than 2147483648, with max_batch",
+        ),
     ],
 )
 def test_sizes_that_cannot_be_served_are_refused(changes: dict[str, int], words: str) -> None:

@@ -23,6 +23,22 @@ __all__ = ["main"]
 
 _Choice: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 _BACKENDS = ("auto", "direct", "triton", "host")
+_SIZES = {
+    "file": "FILE",
+    "workload": "--workload",
+    "requests": "--requests",
+    "pages": "--pages",
+    "max_batch": "--max-batch",
+    "batch": "--batch",
+    "live": "--live",
+    "steps": "--steps",
+    "context": "--context",
+    "page_size": "--page-size",
+    "compress_ratio": "--compress-ratio",
+    "repeats": "--repeats",
+}
+"""Options that decide how much memory a command takes."""
+_JSON = "write the results as JSON; - for standard output, and the report then goes to standard error"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,10 +57,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LaunchError as error:
         print(f"qsa-group: {error}", file=sys.stderr)
         return 1
-    except (QsaGroupError, OSError, MemoryError, torch.OutOfMemoryError) as error:
+    except (QsaGroupError, OSError) as error:
         print(f"qsa-group: {error}", file=sys.stderr)
         return 2
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        print(f"qsa-group: {_out_of_memory(options)}", file=sys.stderr)
+        return 2
     return code
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python's, the device's or the host's allocator refused; torch has no type of its own for the last."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _out_of_memory(options: argparse.Namespace) -> str:
+    """What to lower: none of the allocators' own messages names an option."""
+    values = {name: getattr(options, name, None) for name in _SIZES}
+    given = [
+        f"{_SIZES[name]} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in values.items()
+        if value is not None
+    ]
+    return "out of memory" + (f" with {', '.join(given)}; lower what is large, or describe less" if given else "")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,7 +109,7 @@ def _add_demo(choice: _Choice) -> None:
     add = traffic.add_argument
     add("--workload", metavar="FILE", help="request trace, CSV: TIMESTAMP,ContextTokens,GeneratedTokens")
     kinds = sorted(TRAFFIC)
-    add("--traffic", choices=kinds, default="conversation", help="what to generate without FILE (%(default)s)")
+    add("--traffic", choices=kinds, help=f"what to generate without FILE ({commands.GENERATED_TRAFFIC})")
     many = f"serve at most N requests (all of FILE, else {commands.GENERATED_REQUESTS})"
     add("--requests", type=_positive, metavar="N", help=many)
     add("--rounds", type=_positive, metavar="N", help="stop after N rounds")
@@ -132,28 +169,29 @@ def _add_bench(choice: _Choice) -> None:
         "run.",
     )
     _add_place(bench)
-    _add_layout(bench)
+    _add_layout(bench, bench=", or the largest of --batch")
     add = bench.add_argument
     add("--batch", type=_positive, nargs="+", default=[1, 8, 64], metavar="N", help="batch sizes (1 8 64)")
     add("--live", type=_positive, default=8192, metavar="N", help="live tokens a request (%(default)s)")
-    add("--repeats", type=_positive, default=500, metavar="N", help="measurements each (%(default)s)")
-    add("--json", metavar="FILE", help="write the results as JSON")
+    add("--repeats", type=_repeats, default=500, metavar="N", help="measurements each (%(default)s)")
+    add("--json", metavar="FILE", help=_JSON)
     bench.set_defaults(command=commands.bench)
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
     place = parser.add_argument_group("where")
-    place.add_argument("--backend", choices=_BACKENDS, default="auto", help="how to refresh (%(default)s)")
+    place.add_argument("--backend", choices=_BACKENDS, help=f"how to refresh ({_BACKENDS[0]})")
     place.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (cuda if there is one, else cpu)")
 
 
-def _add_layout(parser: argparse.ArgumentParser) -> None:
+def _add_layout(parser: argparse.ArgumentParser, *, bench: str = "") -> None:
     plain = RoundSettings()
     layout = parser.add_argument_group("layout")
     drafted = "draft steps refreshed together; N + 1 tokens are drafted (%(default)s)"
     layout.add_argument("--steps", type=_positive, default=plain.steps, metavar="N", help=drafted)
+    batch = f"largest bucket, in requests ({plain.max_batch}{bench})"
+    layout.add_argument("--max-batch", type=_positive, metavar="N", help=batch)
     for name, default, words in (
-        ("--max-batch", plain.max_batch, "largest bucket, in requests"),
         ("--compress-ratio", plain.compress_ratio, "tokens of a compressed group"),
         ("--page-size", plain.page_size, "tokens of a page"),
         ("--context", plain.context, "most tokens of a request"),
@@ -166,19 +204,23 @@ def _add_layout(parser: argparse.ArgumentParser) -> None:
 def _add_output(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     output = parser.add_argument_group("output")
     output.add_argument("--plot", metavar="FILE", help="draw a round's calls and the live tokens (.png, .svg, .pdf)")
-    output.add_argument("--json", metavar="FILE", help="write the results as JSON")
+    output.add_argument("--json", metavar="FILE", help=_JSON)
     output.add_argument("--quiet", action="store_true", help="no progress")
     return output
 
 
-def _positive(text: str) -> int:
+def _positive(text: str, *, most: int = (1 << 31) - 1) -> int:
     try:
         value = int(text)
     except ValueError:
         value = 0
-    if not 1 <= value < 1 << 31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {(1 << 31) - 1}")
+    if not 1 <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {most}")
     return value
+
+
+def _repeats(text: str) -> int:
+    return _positive(text, most=1_000_000)  # All measurements are kept.
 
 
 def _positive_float(text: str) -> float:

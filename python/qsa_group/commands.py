@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from .errors import QsaGroupError
 from .plot import draw, require
 from .progress import Progress
 from .report import device_name, format_demo, format_table, versions
@@ -22,32 +21,34 @@ from .rounds import Round, RoundSettings, RoundWriter, read_rounds
 from .runner import RoundRunner
 from .simulate import Server, ServerOptions
 from .trace import Request, generate, read_workload
+from .usage import STANDARD_OUTPUT, UsageError, check_files, check_together
 
-__all__ = ["GENERATED_REQUESTS", "GENERATED_SPEED", "UsageError", "bench", "demo", "doctor", "explain", "replay"]
+__all__ = ["GENERATED_REQUESTS", "GENERATED_SPEED", "GENERATED_TRAFFIC", "bench", "demo", "doctor", "explain", "replay"]
 
 GENERATED_REQUESTS = 300
 GENERATED_SPEED = 4.0
-
-
-class UsageError(QsaGroupError, ValueError):
-    """The command line asks for something that cannot be."""
+GENERATED_TRAFFIC = "conversation"
+_MOST_GENERATED = 1_000_000
+_MOST_PAGES_WRITTEN = 1 << 24
 
 
 def demo(options: argparse.Namespace) -> int:
     """Serves traffic, refreshes and checks every round, and prints the table."""
+    if options.workload is not None:
+        check_together("--workload", {"--traffic": options.traffic})
+    _check_output(options, inputs={"--workload": options.workload}, record=options.record)
     settings = _settings(options)
     requests, traffic, speed = _traffic(options)
     behaviour = ServerOptions(pages=options.pages, acceptance=options.acceptance, speed=speed, seed=options.seed)
     server = Server(settings, behaviour)
-    _prepare_output(options)
-    runner = RoundRunner(settings, backend=options.backend, device=_device(options.device))
+    runner = RoundRunner(settings, backend=_backend(options), device=_device(options.device))
 
     def words(item: Round) -> str:
         done = server.finished + server.refused
         return f"{done:,} of {len(requests):,} requests, {_words(runner, item)}"
 
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(RoundWriter(options.record, settings)) if options.record else None
+        writer = stack.enter_context(RoundWriter(options.record, settings)) if options.record is not None else None
         run = _drive(runner, server.serve(requests), options, words, writer)
     result = _result(runner, traffic, run)
     result["requests"] = {
@@ -64,9 +65,9 @@ def demo(options: argparse.Namespace) -> int:
 
 def replay(options: argparse.Namespace) -> int:
     """Runs recorded rounds again."""
+    _check_output(options, inputs={"FILE": options.file})
     settings, rounds = read_rounds(options.file)
-    _prepare_output(options)
-    runner = RoundRunner(settings, backend=options.backend, device=_device(options.device))
+    runner = RoundRunner(settings, backend=_backend(options), device=_device(options.device))
     run = _drive(runner, rounds, options, lambda item: _words(runner, item), None)
     if not runner.rounds:
         raise UsageError(f"{options.file} holds no round")
@@ -78,7 +79,7 @@ def doctor(_: argparse.Namespace) -> int:
     from .doctor import diagnose
 
     found = diagnose()
-    print(found.text())
+    _say(found.text())
     return 1 if found.broken else 0
 
 
@@ -87,24 +88,44 @@ def explain(options: argparse.Namespace) -> int:
     from .explain import EXAMPLE, explain_description, read_description
 
     if options.example:
-        print(json.dumps(EXAMPLE, indent=2))
+        others = {
+            "FILE": options.file,
+            "--json": options.json,
+            "--backend": options.backend,
+            "--device": options.device,
+        }
+        check_together("--example", others)
+        _say(json.dumps(EXAMPLE, indent=2))
         return 0
-    description = read_description(options.file) if options.file else EXAMPLE
-    explanation = explain_description(description, backend=options.backend, device=str(_device(options.device)))
-    print(json.dumps(explanation.data, indent=2) if options.json else explanation)
+    description = read_description(options.file) if options.file is not None else EXAMPLE
+    explanation = explain_description(description, backend=_backend(options), device=str(_device(options.device)))
+    _say(json.dumps(explanation.data, indent=2) if options.json else explanation)
     return 0
 
 
 def bench(options: argparse.Namespace) -> int:
     """Measures grouped against step by step."""
-    options.max_batch = max([options.max_batch, *options.batch])
+    check_files({}, {"--json": options.json})
+    largest = max(options.batch)
+    if options.max_batch is None:
+        options.max_batch = max(RoundSettings.max_batch, largest)
+    elif options.max_batch < largest:
+        raise UsageError(
+            f"--max-batch has value {options.max_batch}, must be at least the largest --batch, {largest}; raise it, or "
+            "pass smaller batches"
+        )
     settings = _settings(options)
     if options.live + settings.draft_tokens > settings.context:
         raise UsageError(
             f"--live {options.live} and {settings.draft_tokens} draft tokens exceed --context {settings.context}"
         )
-    _writable(options.json)
-    runner = RoundRunner(settings, backend=options.backend, device=_device(options.device))
+    pages = largest * _pages_of(settings, options.live)
+    if pages > _MOST_PAGES_WRITTEN:
+        raise UsageError(
+            f"--batch {largest} with --live {options.live} and --page-size {settings.page_size} has {pages} live "
+            f"pages, must have at most {_MOST_PAGES_WRITTEN}; lower --batch or --live, or raise --page-size"
+        )
+    runner = RoundRunner(settings, backend=_backend(options), device=_device(options.device))
     measured = []
     rows = []
     for batch in options.batch:
@@ -116,12 +137,13 @@ def bench(options: argparse.Namespace) -> int:
             for cell in (str(lane.launches), f"{lane.total:.2f} ({lane.p10:.2f}-{lane.p90:.2f})")
         ]
         rows.append([str(batch), *cells, f"{line.grouped.total / line.step_by_step.total:.2f}"])
-    print(
+    _say(
         f"host time of one round's refreshes (draft, verify, extend), median (p10-p90) of {options.repeats}\n"
         f"{settings.steps} draft steps, {options.live:,} live tokens a request, context {settings.context:,}\n"
-        f"{_where(runner)}\n"
+        f"{_where(runner)}\n",
+        options,
     )
-    print(format_table(["batch", "launches", "step by step us", "launches", "grouped us", "ratio"], rows))
+    _say(format_table(["batch", "launches", "step by step us", "launches", "grouped us", "ratio"], rows), options)
     _write_json(
         options.json,
         {
@@ -193,11 +215,11 @@ def _conclude(runner: RoundRunner, result: dict[str, Any], run: _Run, options: a
     """Measures the timeline, prints the table, and writes the files that were asked for."""
     timeline = runner.timeline(run.busiest, seconds=2.0) if run.busiest is not None else None
     result["timeline"] = asdict(timeline) if timeline is not None else None
-    print(format_demo(result))
+    _say(format_demo(result), options)
     _write_json(options.json, result)
-    if options.plot and timeline is not None:
+    if options.plot is not None and timeline is not None:
         draw(options.plot, timeline, run.samples, title=result["traffic"], where=_where(runner))
-        print(f"picture: {options.plot}")
+        _say(f"picture: {options.plot}", options)
     if not result["checked_refreshes"]:
         print("nothing was refreshed, so nothing was checked: see the refused requests", file=sys.stderr)
         return 1
@@ -205,39 +227,55 @@ def _conclude(runner: RoundRunner, result: dict[str, Any], run: _Run, options: a
 
 
 def _settings(options: argparse.Namespace) -> RoundSettings:
+    max_batch = RoundSettings.max_batch if options.max_batch is None else options.max_batch
     return RoundSettings(
         steps=options.steps,
-        max_batch=options.max_batch,
+        max_batch=max_batch,
         compress_ratio=options.compress_ratio,
         page_size=options.page_size,
         context=options.context,
-        slots=options.max_batch + 1 + max(1, options.max_batch // 8),
+        slots=max_batch + 1 + max(1, max_batch // 8),
         index_sharing=options.index_sharing,
     )
 
 
 def _traffic(options: argparse.Namespace) -> tuple[list[Request], str, float]:
     """The requests, what they are in words, and how fast they arrive."""
-    if options.workload:
+    if options.workload is not None:
         speed = options.speed or 1.0
         requests = read_workload(options.workload, limit=options.requests)
         name = f"{Path(options.workload).name}, {len(requests):,} requests"
     else:
         speed = options.speed or GENERATED_SPEED
-        requests = generate(options.requests or GENERATED_REQUESTS, traffic=options.traffic, seed=options.seed)
-        name = f"{len(requests):,} generated requests with the statistics of the {options.traffic} trace"
+        traffic = options.traffic or GENERATED_TRAFFIC
+        count = options.requests or GENERATED_REQUESTS
+        if count > _MOST_GENERATED:
+            raise UsageError(
+                f"--requests has value {count}, must be from 1 to {_MOST_GENERATED} where requests are generated; pass "
+                "fewer, or a trace as --workload"
+            )
+        requests = generate(count, traffic=traffic, seed=options.seed)
+        name = f"{len(requests):,} generated requests with the statistics of the {traffic} trace"
     return requests, name + (f", arriving {speed:g} times as fast" if speed != 1.0 else ""), speed
+
+
+def _pages_of(settings: RoundSettings, live: int) -> int:
+    return -(-(live + settings.draft_tokens) // settings.page_size)
 
 
 def _even_round(settings: RoundSettings, batch: int, live: int) -> Round:
     """A round of equal requests whose pages are scattered."""
-    pages = -(-(live + settings.draft_tokens) // settings.page_size)
+    pages = _pages_of(settings, live)
     entries = [
         (slot, number, 1 + number * batch + (slot * 7) % batch)
         for slot in range(1, batch + 1)
         for number in range(pages)
     ]
     return Round(0.0, [live] * batch, list(range(1, batch + 1)), [min(2, settings.draft_tokens)] * batch, entries)
+
+
+def _backend(options: argparse.Namespace) -> str:
+    return options.backend or "auto"
 
 
 def _device(name: str | None) -> torch.device:
@@ -270,19 +308,33 @@ def _words(runner: RoundRunner, item: Round) -> str:
     )
 
 
-def _prepare_output(options: argparse.Namespace) -> None:
+def _check_output(options: argparse.Namespace, *, inputs: dict[str, str | None], record: str | None = None) -> None:
     """Finds out before a long run whether its results can be written."""
-    _writable(options.json)
+    check_files(inputs, {"--json": options.json, "--plot": options.plot, "--record": record})
     if options.plot is not None:
-        _writable(options.plot)
         require(options.plot)
 
 
-def _writable(path: str | None) -> None:
-    if path is not None and not Path(path).resolve().parent.is_dir():
-        raise UsageError(f"cannot write {path}: the folder does not exist")
+def _say(text: object, options: argparse.Namespace | None = None) -> None:
+    """Prints to standard output, or to standard error where ``options`` send JSON to standard output."""
+    to_errors = options is not None and options.json == STANDARD_OUTPUT
+    try:
+        print(text, file=sys.stderr if to_errors else sys.stdout, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        place = "standard error" if to_errors else "standard output"
+        raise UsageError(f"cannot write {place}: {error.strerror or error}; send it elsewhere") from error
 
 
 def _write_json(path: str | None, value: dict[str, Any]) -> None:
-    if path is not None:
-        Path(path).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    if path is None:
+        return
+    text = json.dumps(value, indent=2)
+    if path == STANDARD_OUTPUT:
+        _say(text)
+        return
+    try:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write --json {path}: {error.strerror or error}; name a file elsewhere") from error

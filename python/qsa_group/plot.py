@@ -75,7 +75,9 @@ def draw(
         try:
             figure.savefig(path, dpi=110)
         except OSError as error:
-            raise PlotError(f"cannot write the picture {path}: {error}") from error
+            raise PlotError(
+                f"cannot write the picture {path}: {error.strerror or error}; name a file elsewhere"
+            ) from error
         finally:
             plt.close(figure)
 

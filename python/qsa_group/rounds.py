@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -29,6 +30,8 @@ _LIMITS = {
     "slots": 1 << 16,
 }
 _MOST_TABLE_ENTRIES = 1 << 31
+_MOST_BUFFER_ENTRIES = 1 << 31
+_MOST_PAGES = 1 << 25
 
 
 class SettingsError(QsaGroupError, ValueError):
@@ -78,6 +81,13 @@ class RoundSettings:
             raise SettingsError(
                 f"a table of {self.slots} slots with {self.table_width} tokens is too large; lower context or max_batch"
             )
+        if self.buffer_entries >= _MOST_BUFFER_ENTRIES:
+            raise SettingsError(
+                f"page tables and ring groups have {self.buffer_entries} entries, must have fewer than "
+                f"{_MOST_BUFFER_ENTRIES}, with max_batch {self.max_batch}, steps {self.steps}, context {self.context}, "
+                f"page_size {self.page_size} and compress_ratio {self.compress_ratio}; lower max_batch, steps or "
+                "context, or raise page_size"
+            )
 
     @property
     def draft_tokens(self) -> int:
@@ -93,6 +103,17 @@ class RoundSettings:
     def table_width(self) -> int:
         """Columns of the request table, whole pages."""
         return self.max_pages * self.page_size
+
+    @property
+    def buffer_entries(self) -> int:
+        """Entries of the page tables and ring groups of all passes: draft steps, verify and extend."""
+        rows = self.max_batch * (2 * self.draft_tokens + (0 if self.index_sharing else self.steps))
+        return rows * (self.max_pages + self.compress_ratio)
+
+    @property
+    def most_pages(self) -> int:
+        """Pages that can be told apart in a table of int32 slots, and that the serving loop can keep account of."""
+        return min(_MOST_PAGES, (1 << 31) // self.page_size)
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -130,7 +151,12 @@ class RoundWriter:
     """Writes rounds to a file; a context manager."""
 
     def __init__(self, path: str | Path, settings: RoundSettings) -> None:
-        """Opens ``path`` and writes the settings."""
+        """Opens ``path`` and writes the settings.
+
+        Raises:
+            TraceError: it cannot be opened or written; so do all methods.
+        """
+        self._path = path
         self._file = _open(path, "wt")
         self._line({"format": _FORMAT, "version": _VERSION, **asdict(settings)})
 
@@ -139,8 +165,12 @@ class RoundWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Closes the file."""
-        self._file.close()
+        """Closes the file, which writes what is left of it."""
+        try:
+            self._file.close()
+        except OSError as failed:
+            if error is None:  # Else the first error says why.
+                raise self._cannot_write(failed) from failed
 
     def write(self, item: Round) -> None:
         """Appends a round."""
@@ -155,7 +185,13 @@ class RoundWriter:
         )
 
     def _line(self, value: dict[str, Any]) -> None:
-        self._file.write(json.dumps(value, separators=(",", ":")) + "\n")
+        try:
+            self._file.write(json.dumps(value, separators=(",", ":")) + "\n")
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def _cannot_write(self, error: OSError) -> TraceError:
+        return TraceError(f"cannot write {self._path}: {error.strerror or error}; name a file elsewhere")
 
 
 def read_rounds(path: str | Path) -> tuple[RoundSettings, Iterator[Round]]:
@@ -180,28 +216,35 @@ def read_rounds(path: str | Path) -> tuple[RoundSettings, Iterator[Round]]:
     return settings, (_round(place, value, settings) for place, value in lines)
 
 
-def _open(path: str | Path, mode: str) -> IO[str]:
+def _open(path: str | Path, mode: str) -> IO[Any]:
     opener: Any = gzip.open if str(path).endswith(".gz") else open
     try:
-        file: IO[str] = opener(path, mode, encoding="utf-8")
+        file: IO[Any] = opener(path, mode, encoding="utf-8" if "t" in mode else None)
     except OSError as error:
         raise TraceError(f"cannot open {path}: {error.strerror or error}") from error
     return file
 
 
 def _lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    number = 0
-    try:
-        with _open(path, "rt") as file:
-            for number, line in enumerate(file, start=1):
-                value = json.loads(line)
-                if not isinstance(value, dict):
-                    raise ValueError("not a JSON object")
-                yield f"{path}, line {number}", value
-    except (OSError, EOFError, ValueError) as error:
-        if isinstance(error, TraceError):
-            raise
-        raise TraceError(f"{path}, line {max(number, 1)}: cannot be read: {error}") from error
+    """The lines with their places. They are decoded one by one: a file that decodes ahead fails at an earlier line."""
+    number = 1  # Of the line that is read next.
+    with _open(path, "rb") as file:
+        while True:
+            place = f"{path}, line {number}"
+            try:
+                line: bytes = file.readline()
+                if not line:
+                    return
+                value = json.loads(line.rstrip().decode("utf-8"))
+            except json.JSONDecodeError as error:
+                # Its own text counts lines too, within this one.
+                raise TraceError(f"{place}: cannot be read: {error.msg}, at character {error.pos + 1}") from error
+            except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+                raise TraceError(f"{place}: cannot be read: {error}") from error
+            if not isinstance(value, dict):
+                raise TraceError(f"{place}: cannot be read: not a JSON object")
+            yield place, value
+            number += 1
 
 
 def _round(place: str, value: dict[str, Any], settings: RoundSettings) -> Round:

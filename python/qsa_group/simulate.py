@@ -27,10 +27,15 @@ class PageAllocator:
     """
 
     def __init__(self, settings: RoundSettings, pages: int, draw: random.Random) -> None:
-        """Makes an allocator of ``pages`` pages, the reserved one included."""
-        if pages <= settings.max_pages:
+        """Makes an allocator of ``pages`` pages, the reserved one included.
+
+        Raises:
+            SettingsError: they cannot hold one full context, or are more than can be told apart.
+        """
+        if not settings.max_pages < pages <= settings.most_pages:
             raise SettingsError(
-                f"{pages} pages cannot hold one full context; at least {settings.max_pages + 1} are needed"
+                f"--pages has value {pages}, must be from {settings.max_pages + 1} to {settings.most_pages}; pass a "
+                f"number in this range, or lower --context: fewer pages cannot hold one of {settings.context} tokens"
             )
         self._page_size = settings.page_size
         self._free_pages = list(range(1, pages))
@@ -99,7 +104,8 @@ class ServerOptions:
     """How the simulated server behaves.
 
     Attributes:
-        pages: pages in all, page 0 included; None for 32 a request of the largest batch, but at least one full context.
+        pages: pages in all, page 0 included; None for 32 a request of the largest batch, but at least one full context,
+            and at most what can be told apart.
         acceptance: chance that a drafted token is accepted if those before it were.
         prefill_tokens: most prompt tokens that are admitted between two rounds.
         prefill_rate: prompt tokens a second.
@@ -156,6 +162,7 @@ class Server:
         pages = self.options.pages
         if pages is None:
             pages = max(self.settings.max_batch * 32, self.settings.max_pages + 1)
+            pages = min(pages, self.settings.most_pages)
         self._draw = random.Random(self.options.seed)
         self.allocator = PageAllocator(self.settings, pages, self._draw)
         self._live: list[_Live] = []
