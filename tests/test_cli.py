@@ -25,10 +25,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
     """Runs the command line in this process; returns exit code, output and errors."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        try:
-            code = main([str(argument) for argument in arguments])
-        except SystemExit as stop:  # argparse
-            code = int(stop.code or 0)
+        code = main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         return code, out, err
 
@@ -239,7 +236,9 @@ def test_bench(call: Call, tmp_path: Path) -> None:
             "page tables and ring groups have 2500040000 entries, must have fewer than 2147483648, with max_batch 1000",
         ),
         (["demo", "--steps", "0"], "not a whole number from 1 to 2147483647"),
-        (["demo", "--steps", "33"], "steps must be a whole number from 1 to 32"),
+        (["demo", "--steps", "33"], "--steps has value 33, must be at most 32; lower it"),
+        (["demo", "--context", "99999999"], "--context has value 99999999, must be at most 16777216"),
+        (["bench", "--batch", "1", "500000"], "--batch has value 500000, must be at most 4096"),
         (["demo", "--speed", "nan"], "not a number above 0"),
         (["demo", "--acceptance", "2"], "not a number from 0 to 1"),
         (["demo", "--json", "/absent/folder/x.json"], "must be in a folder that exists, which /absent/folder does not"),

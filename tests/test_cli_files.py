@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,31 +169,61 @@ class TestFullDisk:
         assert code == 2
         assert "cannot write the picture full.png: No space left on device" in err
 
-    def test_standard_output(self) -> None:
+    @pytest.mark.parametrize("arguments", [["explain", "--device", "cpu"], ["explain", "--example"], ["demo", *QUICK]])
+    def test_standard_output(self, arguments: list[str]) -> None:
+        """Once, and not as the interpreter's own failure at exit, code 120."""
         with open("/dev/full", "w") as full:
-            ran = subprocess.run(
-                [sys.executable, "-m", "qsa_group", "explain", "--device", "cpu"],
-                stdout=full,
-                stderr=subprocess.PIPE,
-                text=True,
-                check=False,
-                timeout=120,
-            )
+            ran = program(*arguments, stdout=full)
         assert ran.returncode == 2
-        assert ran.stderr == "qsa-group: cannot write standard output: No space left on device; send it elsewhere\n"
+        assert ran.stderr.startswith("qsa-group: cannot write standard output: No space left on device")
+        assert ran.stderr.count("\n") == 1
+
+
+def program(*arguments: str, stdout: Any = subprocess.PIPE, closed: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs the command line as a program, with some of its streams closed if asked for (`2>&-`)."""
+    return subprocess.run(
+        ["sh", "-c", f'exec "$0" -m qsa_group "$@" {closed}', sys.executable, *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_closed_streams() -> None:
+    """What nobody hears is not said, and no other stream gets it."""
+    without_errors = program("demo", *QUICK[:-1], "--json", "-", closed="2>&-")
+    assert without_errors.returncode == 0
+    assert json.loads(without_errors.stdout)["mismatches"] == 0
+    without_output = program("demo", *QUICK, closed=">&-")
+    assert (without_output.returncode, without_output.stderr) == (0, "")
+    refused = program("demo", *QUICK, "--json", "-", closed=">&-")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "qsa-group: --json has value -, but standard output is closed; name a file\n",
+    )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="needs /dev/zero")
+@pytest.mark.usefixtures("_no_work")
+@pytest.mark.parametrize("arguments", [["demo", "--workload"], ["replay"], ["explain"]], ids=" ".join)
+def test_an_input_without_an_end_is_refused(call: Call, arguments: list[str]) -> None:
+    code, _, err = call(*arguments, "/dev/zero")
+    assert code == 2
+    assert "has value /dev/zero, must be a file or a pipe, not a device" in err
+
+
+def test_the_pipe_of_standard_output_is_refused() -> None:
+    ran = program("demo", *QUICK, "--json", "/dev/stdout")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "pass --json -" in ran.stderr
 
 
 def test_the_file_of_standard_output_is_refused(folder: Path) -> None:
     """The report of the same run would overwrite it."""
     with open(folder / "out.json", "w") as out:
-        ran = subprocess.run(
-            [sys.executable, "-m", "qsa_group", "demo", *QUICK, "--json", "out.json"],
-            stdout=out,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        ran = program("demo", *QUICK, "--json", "out.json", stdout=out)
     assert ran.returncode == 2
     assert "must be another file than the one that standard output goes to" in ran.stderr
     assert "pass --json -" in ran.stderr

@@ -99,6 +99,23 @@ def test_a_seed_gives_the_same_traffic() -> None:
     assert generate(50, seed=1) == generate(50, seed=1) != generate(50, seed=2)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file_of_rounds(tmp_path: Path) -> None:
+    path = rounds_file(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert len(list(read_rounds(path)[1])) == 1
+
+
+def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = rounds_file(tmp_path)
+    longest = max(map(len, path.read_bytes().splitlines(keepends=True)))
+    monkeypatch.setattr("qsa_group.rounds._LONGEST_LINE", longest + 1)
+    assert len(list(read_rounds(path)[1])) == 1
+    with open(path, "a") as file:
+        file.write(" " * (longest + 1))
+    with pytest.raises(TraceError, match=f"line 3: cannot be read: it is longer than {longest + 1} bytes"):
+        list(read_rounds(path)[1])
+
+
 @pytest.mark.parametrize("name", ["rounds.jsonl", "rounds.jsonl.gz"])
 def test_recorded_rounds_come_back(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
@@ -139,7 +156,8 @@ def rounds_file(tmp_path: Path, *, header: dict[str, object] | None = None, **ch
         ({"pages": [[1, 4, 1]]}, "4 is not a page number from 0 to 3"),
         ({"pages": [[1, 0, 0]]}, "0 is not a page id"),
         ({"pages": [[1, 0]]}, "is not a page entry"),
-        ({"time": "x"}, "could not convert"),
+        ({"pages": 5}, "expected a list"),
+        *(({"time": time}, "is not a time from 0 to") for time in ("5", True, -1, float("nan"), 1e400, 10**400)),
         ({"header": {"version": 2}}, "not a file of recorded rounds, version 1"),
         ({"header": {"context": None}}, "the setting context is missing"),
         ({"header": {"page_size": 6}}, "page_size 6 is not a multiple of compress_ratio 4"),

@@ -43,16 +43,39 @@ _JSON = "write the results as JSON; - for standard output, and the report then g
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    if sys.stderr is None:  # Closed. What is printed to None goes to standard output.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    try:
+        options = _parser().parse_args(arguments)
+    except SystemExit as ended:  # After --help and --version, or for a call that is wrong.
+        return _finish(int(ended.code or 0))
+    return _finish(_run(options))
+
+
+def _finish(code: int) -> int:
+    """The exit code, once standard output is written out: at exit a failure would be told as code 120."""
+    if sys.stdout is None:
+        return code
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return code or 1
+        if code == 0:
+            print(f"qsa-group: cannot write standard output: {error.strerror or error}", file=sys.stderr)
+        return code or 2
+    return code
+
+
+def _run(options: argparse.Namespace) -> int:
     torch.set_num_threads(1)  # Small tensors only; threads would cost more than they give.
     try:
         code: int = options.command(options)
-        sys.stdout.flush()
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except LaunchError as error:
         print(f"qsa-group: {error}", file=sys.stderr)

@@ -17,11 +17,11 @@ import torch
 from .plot import draw, require
 from .progress import Progress
 from .report import device_name, format_demo, format_table, versions
-from .rounds import Round, RoundSettings, RoundWriter, read_rounds
+from .rounds import SETTINGS_LIMITS, Round, RoundSettings, RoundWriter, read_rounds
 from .runner import RoundRunner
 from .simulate import Server, ServerOptions
 from .trace import Request, generate, read_workload
-from .usage import STANDARD_OUTPUT, UsageError, check_files, check_together
+from .usage import STANDARD_OUTPUT, UsageError, check_files, check_most, check_together
 
 __all__ = ["GENERATED_REQUESTS", "GENERATED_SPEED", "GENERATED_TRAFFIC", "bench", "demo", "doctor", "explain", "replay"]
 
@@ -97,6 +97,7 @@ def explain(options: argparse.Namespace) -> int:
         check_together("--example", others)
         _say(json.dumps(EXAMPLE, indent=2))
         return 0
+    check_files({"FILE": options.file}, {})
     description = read_description(options.file) if options.file is not None else EXAMPLE
     explanation = explain_description(description, backend=_backend(options), device=str(_device(options.device)))
     _say(json.dumps(explanation.data, indent=2) if options.json else explanation)
@@ -107,6 +108,7 @@ def bench(options: argparse.Namespace) -> int:
     """Measures grouped against step by step."""
     check_files({}, {"--json": options.json})
     largest = max(options.batch)
+    check_most("--batch", largest, SETTINGS_LIMITS["max_batch"])
     if options.max_batch is None:
         options.max_batch = max(RoundSettings.max_batch, largest)
     elif options.max_batch < largest:
@@ -227,6 +229,10 @@ def _conclude(runner: RoundRunner, result: dict[str, Any], run: _Run, options: a
 
 
 def _settings(options: argparse.Namespace) -> RoundSettings:
+    for name, most in SETTINGS_LIMITS.items():
+        value = getattr(options, name, None)
+        if value is not None:
+            check_most(f"--{name.replace('_', '-')}", value, most)
     max_batch = RoundSettings.max_batch if options.max_batch is None else options.max_batch
     return RoundSettings(
         steps=options.steps,

@@ -76,7 +76,7 @@ def read_description(path: str | Path) -> dict[str, Any]:
         DescriptionError: the file is missing or does not hold a JSON object.
     """
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise DescriptionError(f"cannot read the description {path}: {error}") from error
     if not isinstance(value, dict):

@@ -99,6 +99,7 @@ class ReplayPlanner:
         Raises:
             LayoutError: a buffer or argument has a wrong form; names the step and the field.
             CapacityError: a bucket of more rows than can be served.
+            PlanChangedError: the request table's memory moved; make a `RequestTable` and a planner anew.
             UnsupportedError: no kernel can be had here, or it is not loaded yet and a capture is on.
         """
         if not isinstance(steps, Iterable):

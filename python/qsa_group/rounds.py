@@ -21,7 +21,7 @@ __all__ = ["Round", "RoundSettings", "RoundWriter", "SettingsError", "graph_buck
 
 _FORMAT = "qsa_group.rounds"
 _VERSION = 1
-_LIMITS = {
+SETTINGS_LIMITS = {
     "steps": 32,
     "max_batch": 4096,
     "compress_ratio": 4096,
@@ -32,6 +32,8 @@ _LIMITS = {
 _MOST_TABLE_ENTRIES = 1 << 31
 _MOST_BUFFER_ENTRIES = 1 << 31
 _MOST_PAGES = 1 << 25
+_MOST_SECONDS = 1 << 53
+_LONGEST_LINE = 1 << 28
 
 
 class SettingsError(QsaGroupError, ValueError):
@@ -63,7 +65,7 @@ class RoundSettings:
 
     def __post_init__(self) -> None:
         """Refuses sizes that cannot be served."""
-        for name, limit in _LIMITS.items():
+        for name, limit in SETTINGS_LIMITS.items():
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= limit:
                 raise SettingsError(f"{name} must be a whole number from 1 to {limit}, not {value!r}")
@@ -232,10 +234,13 @@ def _lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         while True:
             place = f"{path}, line {number}"
             try:
-                line: bytes = file.readline()
+                line: bytes = file.readline(_LONGEST_LINE)
                 if not line:
                     return
-                value = json.loads(line.rstrip().decode("utf-8"))
+                if len(line) == _LONGEST_LINE:
+                    raise ValueError(f"it is longer than {_LONGEST_LINE} bytes")
+                # Some editors put a byte order mark before the first line.
+                value = json.loads(line.rstrip().decode("utf-8-sig"))
             except json.JSONDecodeError as error:
                 # Its own text counts lines too, within this one.
                 raise TraceError(f"{place}: cannot be read: {error.msg}, at character {error.pos + 1}") from error
@@ -253,8 +258,8 @@ def _round(place: str, value: dict[str, Any], settings: RoundSettings) -> Round:
         seq_lens = _ints(value["seq_lens"], 1, longest, "a length")
         slots = _ints(value["slots"], 1, settings.slots - 1, "a request slot")
         extend_lens = _ints(value["extend_lens"], 0, settings.draft_tokens, "an extend length")
-        pages = [_page(entry, settings) for entry in value["pages"]]
-        time = float(value["time"])
+        pages = [_page(entry, settings) for entry in _list(value["pages"])]
+        time = _time(value["time"])
     except KeyError as error:
         raise TraceError(f"{place}: {error.args[0]} is missing") from None
     except (TypeError, ValueError) as error:
@@ -267,13 +272,25 @@ def _round(place: str, value: dict[str, Any], settings: RoundSettings) -> Round:
     return Round(time, seq_lens, slots, extend_lens, pages)
 
 
-def _ints(values: Any, least: int, most: int, what: str) -> list[int]:
+def _list(values: Any) -> list[Any]:
     if not isinstance(values, list):
         raise ValueError(f"expected a list, found {values!r}")
-    for value in values:
+    return values
+
+
+def _time(value: Any) -> float:
+    # An integer beyond all floats compares, but does not convert.
+    if type(value) not in (int, float) or not 0 <= value < _MOST_SECONDS:
+        raise ValueError(f"{str(value)[:40]!r} is not a time from 0 to {_MOST_SECONDS} seconds")
+    return float(value)
+
+
+def _ints(values: Any, least: int, most: int, what: str) -> list[int]:
+    found = _list(values)
+    for value in found:
         if type(value) is not int or not least <= value <= most:
             raise ValueError(f"{value!r} is not {what} from {least} to {most}")
-    return values
+    return found
 
 
 def _page(entry: Any, settings: RoundSettings) -> tuple[int, int, int]:

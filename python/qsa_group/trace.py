@@ -168,7 +168,7 @@ def _tokens(place: str, text: str) -> int:
     except ValueError:
         value = 0
     if not 1 <= value < 1 << 31:
-        raise TraceError(f"{place}: {text!r} is not a number of tokens (1 or more)")
+        raise TraceError(f"{place}: {text!r} is not a number of tokens from 1 to {(1 << 31) - 1}")
     return value
 
 

@@ -10,7 +10,7 @@ from itertools import combinations
 
 from .errors import QsaGroupError
 
-__all__ = ["STANDARD_OUTPUT", "UsageError", "check_files", "check_together"]
+__all__ = ["STANDARD_OUTPUT", "UsageError", "check_files", "check_most", "check_together"]
 
 STANDARD_OUTPUT = "-"
 _STREAMABLE = "--json"
@@ -32,9 +32,14 @@ def check_files(inputs: Mapping[str, str | None], outputs: Mapping[str, str | No
     """
     read = {option: path for option, path in inputs.items() if path is not None}
     written = {option: path for option, path in outputs.items() if path is not None}
+    for option, path in read.items():
+        if _is_endless(path):
+            raise UsageError(f"{option} has value {path}, must be a file or a pipe, not a device; name a file")
     for option, path in written.items():
         if path != STANDARD_OUTPUT:
             _check_writable(option, path)
+        elif option == _STREAMABLE and sys.stdout is None:
+            raise UsageError(f"{option} has value {path}, but standard output is closed; name a file")
         elif option != _STREAMABLE:
             raise UsageError(
                 f"{option} has value {path}, must be a file; only {_STREAMABLE} writes to standard output: name a file"
@@ -76,6 +81,16 @@ def check_together(ruling: str, others: Mapping[str, object]) -> None:
             raise UsageError(f"{words} has no effect with {ruling}; leave out one of the two")
 
 
+def check_most(option: str, value: int, most: int) -> None:
+    """Refuses a number that is too large.
+
+    Raises:
+        UsageError: naming option, value and bound.
+    """
+    if value > most:
+        raise UsageError(f"{option} has value {value}, must be at most {most}; lower it")
+
+
 def _check_writable(option: str, path: str) -> None:
     """Opens nothing: a file that is there must keep what it holds until there is something to write."""
     place = f"{option} has value {path or repr(path)}"
@@ -100,7 +115,7 @@ def _check_writable(option: str, path: str) -> None:
 def _same(one: str, other: str) -> bool:
     """Whether both names lead to one file. Devices keep nothing that could be overwritten, so they never do."""
     try:
-        return os.path.samefile(one, other) and not stat.S_ISCHR(os.stat(one).st_mode)
+        return os.path.samefile(one, other) and not _is_device(os.stat(one))
     except (OSError, ValueError):  # One is not there (yet).
         return os.path.realpath(one) == os.path.realpath(other)
 
@@ -108,6 +123,21 @@ def _same(one: str, other: str) -> bool:
 def _is_standard_output(path: str) -> bool:
     try:
         found = os.fstat(sys.stdout.fileno())
-        return stat.S_ISREG(found.st_mode) and os.path.samestat(found, os.stat(path))
-    except (OSError, ValueError):  # No such file, or a standard output that is no file at all.
+        return not _is_device(found) and os.path.samestat(found, os.stat(path))
+    except (AttributeError, OSError, ValueError):  # No such file, or a standard output that is closed or no file.
         return False
+
+
+def _is_endless(path: str) -> bool:
+    """Whether it is a device other than a terminal, which has no end (/dev/zero) or holds nothing."""
+    try:
+        if not _is_device(os.stat(path)):
+            return False
+        with open(path, "rb", buffering=0) as file:
+            return not file.isatty()
+    except (OSError, ValueError):  # Who reads it says why not.
+        return False
+
+
+def _is_device(found: os.stat_result) -> bool:
+    return stat.S_ISCHR(found.st_mode)
