@@ -205,6 +205,20 @@ def test_closed_streams() -> None:
     )
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_results_outlast_a_report_that_cannot_be_written() -> None:
+    ran = program("demo", *QUICK, "--json", "-", closed="2>/dev/full")
+    assert ran.returncode == 0
+    assert json.loads(ran.stdout)["mismatches"] == 0
+
+
+def test_the_file_of_standard_error_is_refused(folder: Path) -> None:
+    ran = program("demo", *QUICK, "--record", "log", closed="2>log")
+    assert ran.returncode == 2
+    words = "--record has value log, must be another file than the one that standard error goes to"
+    assert words in (folder / "log").read_text()
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="needs /dev/zero")
 @pytest.mark.usefixtures("_no_work")
 @pytest.mark.parametrize("arguments", [["demo", "--workload"], ["replay"], ["explain"]], ids=" ".join)

@@ -66,6 +66,22 @@ def test_live_inputs_at_the_edge_of_memory(backend: Backend) -> None:
             harness.check()
 
 
+@pytest.mark.parametrize("at_end", [True, False])
+@pytest.mark.parametrize("width", [4 * 129, 4 * 129 + 2])
+def test_the_table_at_the_edge_of_memory(backend: Backend, width: int, at_end: bool) -> None:
+    """Report 14, for the table: no slot and no length, served or not, leads a read before or past it."""
+    if backend.device != "cpu":
+        pytest.skip("only host memory can be fenced")
+    # Whole pages, or half of one more, and fewer than a page table has columns, which are no power of two.
+    tokens = table(8, width, page=4)
+    slots = [7, 8, 9, -1, 7, (1 << 32) + 8, (1 << 32) + 7, 0, 1]
+    for lengths in ([516] * 9, [(1 << 31) - 1] * 9, [(1 << 32) + 7] * 9, [width, 1, 9, width, 0, *[width] * 3, 3]):
+        round_ = Round(tokens, lengths, slots, rows=9, page=4, max_pages=200, offsets=[0, 1, 2])
+        placed = fenced(torch.from_numpy(tokens), at_end=at_end)
+        for padding in ("count", "slot"):
+            refresh_once(backend, round_.but(padding=padding), Inputs(slot_dtype=torch.int64), table=placed)
+
+
 def test_slot_times_stride_past_31_bits(backend: Backend) -> None:
     """Report 32. Slot 600 of a table whose rows are 3,600,000 entries apart."""
     slots, width, stride = 601, 256, 3_600_000

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from cases import CASES, random_table, round_of
 from oracle import Round
 from qsa_group.shapes import Shape, choose_shape, shapes_of_binaries
+from strategies import Inputs
 from support import Backend, refresh_once
 
 # Blocks of two entries, so that even these small tables take several, and programs with nothing to do.
@@ -45,6 +47,32 @@ def test_any_step_may_reach_farthest(
         cut_up(backend, shape, monkeypatch)
     tokens = random_table(np.random.default_rng(8), 4, 512, 64)
     refresh_once(backend, Round(tokens, [60, 1, 190], [1, 2, 3], rows=4, offsets=offsets))
+
+
+@pytest.mark.parametrize("shape", [None, *SHAPES], ids=lambda shape: shape and f"{shape.lanes}of{shape.block}")
+@pytest.mark.parametrize("mode", ["decode", "target_verify"])
+def test_lengths_with_a_good_lower_half(
+    backend: Backend, shape: Shape | None, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That half says how much is read, and must not say what is written: not of the first pages, nor of the others."""
+    if shape is not None:
+        cut_up(backend, shape, monkeypatch)
+    lengths, slots = [(1 << 32) + 300, 300 - (1 << 32), 300, (1 << 33) + 1], [1, 2, 2, 1]
+    round_ = Round(random_table(np.random.default_rng(5), 3, 512, 64), lengths, slots, rows=4, offsets=[1, 2])
+    if mode == "target_verify":
+        round_ = round_.but(mode=mode, offsets=[0], rows=8, draft_token_num=2)
+    refresh_once(backend, round_, Inputs(lens_dtype=torch.int64))
+
+
+@pytest.mark.parametrize("shape", [None, *SHAPES], ids=lambda shape: shape and f"{shape.lanes}of{shape.block}")
+def test_a_page_that_only_part_of_the_table_has(
+    backend: Backend, shape: Shape | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last tokens of a table may begin a page that does not exist; the page table has columns beyond it."""
+    if shape is not None:
+        cut_up(backend, shape, monkeypatch)
+    tokens = random_table(np.random.default_rng(6), 3, 64 * 130 + 8, 64)
+    refresh_once(backend, Round(tokens, [64 * 130 + 6, 5000], [1, 2], rows=3, max_pages=250, offsets=[1, 2]))
 
 
 @pytest.mark.parametrize("mode", ["decode", "target_verify", "draft_extend"])

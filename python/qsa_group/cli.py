@@ -6,6 +6,7 @@ Exit codes: 0 all is well; 1 a check failed or something is broken; 2 the call i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import sys
@@ -63,9 +64,14 @@ def _finish(code: int) -> int:
         if isinstance(error, BrokenPipeError):
             return code or 1
         if code == 0:
-            print(f"qsa-group: cannot write standard output: {error.strerror or error}", file=sys.stderr)
+            _complain(f"cannot write standard output: {error.strerror or error}")
         return code or 2
     return code
+
+
+def _complain(words: object) -> None:
+    with contextlib.suppress(OSError):  # The exit code says it too.
+        print(f"qsa-group: {words}", file=sys.stderr, flush=True)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -78,15 +84,15 @@ def _run(options: argparse.Namespace) -> int:
     except BrokenPipeError:
         return 1
     except LaunchError as error:
-        print(f"qsa-group: {error}", file=sys.stderr)
+        _complain(error)
         return 1
     except (QsaGroupError, OSError) as error:
-        print(f"qsa-group: {error}", file=sys.stderr)
+        _complain(error)
         return 2
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        print(f"qsa-group: {_out_of_memory(options)}", file=sys.stderr)
+        _complain(_out_of_memory(options))
         return 2
     return code
 

@@ -329,8 +329,9 @@ def _say(text: object, options: argparse.Namespace | None = None) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        place = "standard error" if to_errors else "standard output"
-        raise UsageError(f"cannot write {place}: {error.strerror or error}; send it elsewhere") from error
+        if to_errors:  # The results are what was asked for; there is nowhere to say that the report is lost.
+            return
+        raise UsageError(f"cannot write standard output: {error.strerror or error}; send it elsewhere") from error
 
 
 def _write_json(path: str | None, value: dict[str, Any]) -> None:

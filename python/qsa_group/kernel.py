@@ -501,8 +501,8 @@ def refresh_group(
             near_row = lanes >> page_bits
             near = _resolve(near_row, live, MODE, SCAN)
             near_slot, near_length, _near_prefix, near_longest, _near_bits, near_rough = near
-            # Of the live vectors only their lower halves, as they were read, stand between them and this read: it stays
-            # within the table and what a served row has, and for any other row its values are not used.
+            # Of the live vectors only their lower halves, as they come, stand before this read. It stays within the
+            # table and covers all that a served row has; what it reads beyond that is not stored.
             begins = page * PAGE_SIZE - _largest(offsets, STEPS)
             entry = tl.load(
                 table + _times(near_slot, table_row_stride) + _times(page, pitch),

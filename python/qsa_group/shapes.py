@@ -13,7 +13,7 @@ _SOME_ROWS = 64
 """Rows up to which four small programs each start at once."""
 
 _MANY_STEPS = 4
-"""Steps above which a row has as few tokens in the loop as can be."""
+"""Steps above which up to `_SOME_ROWS` rows have more lanes each, since a turn of the loop takes long."""
 
 _SMALL = (64, 256, 2)
 """Block, wide block and warps of small programs."""

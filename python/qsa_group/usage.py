@@ -52,9 +52,10 @@ def check_files(inputs: Mapping[str, str | None], outputs: Mapping[str, str | No
                     f"{option} has value {path}, must be another file than {other} {taken}, which is read and would be "
                     "overwritten; name another file"
                 )
-        if _is_standard_output(path):
+        stream = _stream_to(path)
+        if stream is not None:
             raise UsageError(
-                f"{option} has value {path}, must be another file than the one that standard output goes to; name "
+                f"{option} has value {path}, must be another file than the one that {stream} goes to; name "
                 f"another file{', or pass --json -' * (option == _STREAMABLE)}"
             )
     for (first, path), (second, other) in combinations(files.items(), 2):
@@ -120,12 +121,16 @@ def _same(one: str, other: str) -> bool:
         return os.path.realpath(one) == os.path.realpath(other)
 
 
-def _is_standard_output(path: str) -> bool:
-    try:
-        found = os.fstat(sys.stdout.fileno())
-        return not _is_device(found) and os.path.samestat(found, os.stat(path))
-    except (AttributeError, OSError, ValueError):  # No such file, or a standard output that is closed or no file.
-        return False
+def _stream_to(path: str) -> str | None:
+    """The standard stream that goes to a file, if one does."""
+    for name, stream in (("standard output", sys.stdout), ("standard error", sys.stderr)):
+        try:
+            found = os.fstat(stream.fileno())
+            if not _is_device(found) and os.path.samestat(found, os.stat(path)):
+                return name
+        except (AttributeError, OSError, ValueError):  # No such file, or a stream that is closed or no file.
+            continue
+    return None
 
 
 def _is_endless(path: str) -> bool:
