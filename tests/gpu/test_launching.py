@@ -76,7 +76,7 @@ def test_plan_made_while_a_hook_is_set_still_runs_right() -> None:
     harness.refresh()
 
 
-def test_nothing_is_compiled_after_planning(gpu_backend: Backend) -> None:
+def test_nothing_is_compiled_after_planning(gpu_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports 37 to 39, by Triton's own count."""
     from triton import knobs
 
@@ -93,9 +93,11 @@ def test_nothing_is_compiled_after_planning(gpu_backend: Backend) -> None:
                     harness.plan.run(lens, slots, num_padding)
         torch.cuda.synchronize()
         assert seen == []
-        # A ratio of each backend's own: what one has compiled, the other finds.
-        Harness(gpu_backend, ROUND.but(ratio={"triton": 64, "direct": 32}[gpu_backend.name], rows=5))
-        assert seen, "the listener has to hear of a new layout"
+        # What another test has compiled is not compiled again.
+        monkeypatch.setattr("qsa_group.compile._compiled", {})
+        monkeypatch.setattr("qsa_group.launchers._loaded", {})
+        Harness(gpu_backend, ROUND.but(rows=5))
+        assert seen, "the listener has to hear of a layout that is new here"
     finally:
         knobs.compilation.listener = listener
 
