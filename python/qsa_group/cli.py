@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TextIO, TypeAlias
 
 import torch
 
@@ -54,19 +54,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _finish(code: int) -> int:
-    """The exit code, once standard output is written out: at exit a failure would be told as code 120."""
-    if sys.stdout is None:
-        return code
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            return code or 1
+    """The exit code, once all is written out: at exit a failure would be told as code 120."""
+    failure = _flush(sys.stdout)
+    if isinstance(failure, BrokenPipeError):
+        code = code or 1
+    elif failure is not None:
         if code == 0:
-            _complain(f"cannot write standard output: {error.strerror or error}")
-        return code or 2
+            _complain(f"cannot write standard output: {failure.strerror or failure}")
+        code = code or 2
+    _flush(sys.stderr)  # There is nowhere to tell of this one.
     return code
+
+
+def _flush(stream: TextIO | None) -> OSError | None:
+    """Writes out a stream; where that fails, sends it to where it cannot fail again, and returns why."""
+    if stream is None:
+        return None
+    try:
+        stream.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return error
+    return None
 
 
 def _complain(words: object) -> None:
