@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import sysconfig
+from typing import Any
 
 import pytest
 
@@ -41,20 +42,29 @@ print(json.dumps([found, sys._is_gil_enabled()]))
 """
 
 POISON = [-7, -7, -7]
+WARNINGS_FAIL = ["-W", "error::RuntimeWarning"]
+"""Python warns where a module turns on the GIL."""
+
+
+def run(code: str, options: list[str], *arguments: str) -> list[Any]:
+    """What a Python process of its own prints last, as JSON."""
+    command = [sys.executable, *options, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found: list[Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 @pytest.mark.parametrize(
     ("backend", "options", "outputs"),
     [
-        ("host", ["-W", "error::RuntimeWarning"], [[6, 251, 10], [7, 252, 11]]),
+        ("host", WARNINGS_FAIL, [[6, 251, 10], [7, 252, 11]]),
         # Triton, which compiles for this backend, has not declared that it needs no GIL; the driver here is a stub.
         ("direct", ["-X", "gil=0"], [POISON, POISON]),
     ],
 )
 def test_the_gil_stays_off_and_no_call_is_lost(backend: str, options: list[str], outputs: list[list[int]]) -> None:
-    done = subprocess.run([sys.executable, *options, "-c", CODE, backend], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    found, gil = json.loads(done.stdout.splitlines()[-1])
+    found, gil = run(CODE, options, backend)
     assert found == [backend, 40_000, 40_000, 80_000, *outputs]
     assert not gil
 
@@ -120,10 +130,7 @@ def test_refreshes_of_one_memory_take_turns() -> None:
     """Threads with batches of their own refresh the same buffers, a bucket large enough to be at it together: what they
     leave is of one batch in every buffer and row, whichever was last.
     """
-    options = ["-W", "error::RuntimeWarning"]
-    done = subprocess.run([sys.executable, *options, "-c", TAKE_TURNS], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    runs, winners, torn, first, gil = json.loads(done.stdout.splitlines()[-1])
+    runs, winners, torn, first, gil = run(TAKE_TURNS, WARNINGS_FAIL)
     assert (torn, first) == (0, [])
     assert runs == 800
     assert winners > 1

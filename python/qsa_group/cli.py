@@ -16,28 +16,29 @@ from typing import TextIO, TypeAlias
 import torch
 
 from . import __version__, commands
-from .errors import LaunchError, QsaGroupError
+from .errors import LaunchError, QsaGroupError, cannot_write
 from .rounds import RoundSettings
 from .trace import TRAFFIC
+from .usage import option_of
 
 __all__ = ["main"]
 
 _Choice: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 _BACKENDS = ("auto", "direct", "triton", "host")
-_SIZES = {
-    "file": "FILE",
-    "workload": "--workload",
-    "requests": "--requests",
-    "pages": "--pages",
-    "max_batch": "--max-batch",
-    "batch": "--batch",
-    "live": "--live",
-    "steps": "--steps",
-    "context": "--context",
-    "page_size": "--page-size",
-    "compress_ratio": "--compress-ratio",
-    "repeats": "--repeats",
-}
+_SIZES = (
+    "file",
+    "workload",
+    "requests",
+    "pages",
+    "max_batch",
+    "batch",
+    "live",
+    "steps",
+    "context",
+    "page_size",
+    "compress_ratio",
+    "repeats",
+)
 """Options that decide how much memory a command takes."""
 _JSON = "write the results as JSON; - for standard output, and the report then goes to standard error"
 
@@ -60,7 +61,7 @@ def _finish(code: int) -> int:
         code = code or 1
     elif failure is not None:
         if code == 0:
-            _complain(f"cannot write standard output: {failure.strerror or failure}")
+            _complain(cannot_write("standard output", failure, "send it elsewhere"))
         code = code or 2
     _flush(sys.stderr)  # There is nowhere to tell of this one.
     return code
@@ -115,7 +116,7 @@ def _out_of_memory(options: argparse.Namespace) -> str:
     """What to lower: none of the allocators' own messages names an option."""
     values = {name: getattr(options, name, None) for name in _SIZES}
     given = [
-        f"{_SIZES[name]} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+        f"{option_of(name)} {' '.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in values.items()
         if value is not None
     ]

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .errors import cannot_write
 from .plot import draw, require
 from .progress import Progress
 from .report import device_name, format_demo, format_table, versions
@@ -21,7 +22,7 @@ from .rounds import SETTINGS_LIMITS, Round, RoundSettings, RoundWriter, read_rou
 from .runner import RoundRunner
 from .simulate import Server, ServerOptions
 from .trace import Request, generate, read_workload
-from .usage import STANDARD_OUTPUT, UsageError, check_files, check_most, check_together
+from .usage import STANDARD_OUTPUT, UsageError, check_files, check_most, check_together, option_of
 
 __all__ = ["GENERATED_REQUESTS", "GENERATED_SPEED", "GENERATED_TRAFFIC", "bench", "demo", "doctor", "explain", "replay"]
 
@@ -232,7 +233,7 @@ def _settings(options: argparse.Namespace) -> RoundSettings:
     for name, most in SETTINGS_LIMITS.items():
         value = getattr(options, name, None)
         if value is not None:
-            check_most(f"--{name.replace('_', '-')}", value, most)
+            check_most(option_of(name), value, most)
     max_batch = RoundSettings.max_batch if options.max_batch is None else options.max_batch
     return RoundSettings(
         steps=options.steps,
@@ -331,7 +332,7 @@ def _say(text: object, options: argparse.Namespace | None = None) -> None:
     except OSError as error:
         if to_errors:  # The results are what was asked for; there is nowhere to say that the report is lost.
             return
-        raise UsageError(f"cannot write standard output: {error.strerror or error}; send it elsewhere") from error
+        raise UsageError(cannot_write("standard output", error, "send it elsewhere")) from error
 
 
 def _write_json(path: str | None, value: dict[str, Any]) -> None:
@@ -344,4 +345,4 @@ def _write_json(path: str | None, value: dict[str, Any]) -> None:
     try:
         Path(path).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write --json {path}: {error.strerror or error}; name a file elsewhere") from error
+        raise UsageError(cannot_write(f"--json {path}", error)) from error

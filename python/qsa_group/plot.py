@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from .errors import QsaGroupError
+from .errors import QsaGroupError, cannot_write
 from .runner import Lane, Timeline
 
 __all__ = ["PlotError", "draw", "require"]
@@ -75,9 +75,7 @@ def draw(
         try:
             figure.savefig(path, dpi=110)
         except OSError as error:
-            raise PlotError(
-                f"cannot write the picture {path}: {error.strerror or error}; name a file elsewhere"
-            ) from error
+            raise PlotError(cannot_write(f"the picture {path}", error)) from error
         finally:
             plt.close(figure)
 

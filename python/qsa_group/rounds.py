@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from .errors import QsaGroupError
+from .errors import QsaGroupError, cannot_write
 from .trace import TraceError
 
 __all__ = ["Round", "RoundSettings", "RoundWriter", "SettingsError", "graph_buckets", "read_rounds"]
@@ -193,7 +193,7 @@ class RoundWriter:
             raise self._cannot_write(error) from error
 
     def _cannot_write(self, error: OSError) -> TraceError:
-        return TraceError(f"cannot write {self._path}: {error.strerror or error}; name a file elsewhere")
+        return TraceError(cannot_write(str(self._path), error))
 
 
 def read_rounds(path: str | Path) -> tuple[RoundSettings, Iterator[Round]]:

@@ -10,7 +10,7 @@ from itertools import combinations
 
 from .errors import QsaGroupError
 
-__all__ = ["STANDARD_OUTPUT", "UsageError", "check_files", "check_most", "check_together"]
+__all__ = ["STANDARD_OUTPUT", "UsageError", "check_files", "check_most", "check_together", "option_of"]
 
 STANDARD_OUTPUT = "-"
 _STREAMABLE = "--json"
@@ -18,6 +18,11 @@ _STREAMABLE = "--json"
 
 class UsageError(QsaGroupError, ValueError):
     """The command line asks for something that cannot be."""
+
+
+def option_of(name: str) -> str:
+    """How the command line calls what its parser stores under a name."""
+    return "FILE" if name == "file" else f"--{name.replace('_', '-')}"
 
 
 def check_files(inputs: Mapping[str, str | None], outputs: Mapping[str, str | None]) -> None:
