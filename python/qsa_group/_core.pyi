@@ -169,15 +169,16 @@ class Plan:
         first use. A batch of 0 launches nothing. Rows past the batch are inert.
 
         Args:
-            seq_lens: [batch] int32 or int64, any stride: length of each request before the draft; in draft extend the
-                length including the extension.
-            req_pool_indices: [batch] int32 or int64, any stride: request slot of each request.
+            seq_lens: [batch] int32 or int64, any stride below 4 GiB: length of each request before the draft; in draft
+                extend the length including the extension.
+            req_pool_indices: [batch] int32 or int64, any stride below 4 GiB: request slot of each request.
             num_padding: the last so many requests are padding, clamped to 0..batch.
-            extend_lens: [batch] int32 or int64, any stride: accepted rows of each request; draft extend only.
+            extend_lens: [batch] int32 or int64, any stride below 4 GiB: accepted rows of each request; draft extend
+                only.
 
         Raises:
-            LayoutError: an input that is no tensor, of a wrong dtype or rank, of another length than `seq_lens`, or
-                misaligned.
+            LayoutError: an input that is no tensor, of a wrong dtype or rank, of another length than `seq_lens`,
+                misaligned, or with a stride of 4 GiB and more.
             PlanChangedError: an input on another device than planned; `extend_lens` given or missing against the mode.
             CapacityError: more requests than the bucket holds.
             LaunchError: the driver refused the launch.

@@ -18,7 +18,8 @@ class RequestTable:
 
     Args:
         req_to_token: [slots, width] int32, KV slot of each token of each request. Page-aligned: the slots of a page are
-            consecutive. Any strides that keep its entries apart. Slot 0 is never allocated; padding rows read it.
+            consecutive. Any strides below 4 GiB that keep its entries apart. Slot 0 is never allocated; padding rows
+            read it.
         compress_ratio: tokens of a compressed group, at least 1.
         page_size: full-KV tokens of a page, a multiple of `compress_ratio`.
 

@@ -1,7 +1,7 @@
 //! The live inputs of a call, and the checks that a call must pass before anything is written.
 
 use crate::error::{Error, Place, Result};
-use crate::layout::{Buffer, ByteRange, DType, Device, MAX_ROWS, Mode, StepLayout};
+use crate::layout::{Buffer, ByteRange, DType, Device, MAX_ROWS, MAX_STRIDE_BYTES, Mode, StepLayout};
 
 /// A live vector: lengths, request slots or extend lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,13 @@ impl LiveVector {
     /// Bytes from an element to the next.
     #[inline]
     pub const fn byte_stride(&self) -> u64 {
-        self.stride * self.size()
+        self.stride.saturating_mul(self.size())
+    }
+
+    /// The same where it counts: a single element has no stride.
+    #[inline]
+    pub const fn used_stride(&self) -> u64 {
+        if self.len > 1 { self.byte_stride() } else { 0 }
     }
 
     /// Bytes from the first element to the last.
@@ -104,7 +110,8 @@ impl Admission {
     ///
     /// # Errors
     /// [`Error::PlanChanged`] for another device or extend lengths where they do not belong; [`Error::Layout`] for
-    /// lengths that differ or a misaligned address; [`Error::Capacity`] for more requests than the bucket holds.
+    /// lengths that differ, a misaligned address or too large a stride; [`Error::Capacity`] for more requests than the
+    /// bucket holds.
     #[inline]
     pub fn check(&self, inputs: &LiveInputs) -> Result<()> {
         self.check_vector("seq_lens", &inputs.seq_lens, inputs.batch())?;
@@ -127,7 +134,12 @@ impl Admission {
     #[inline]
     fn check_vector(&self, name: &'static str, vector: &LiveVector, batch: u64) -> Result<()> {
         let has_memory = vector.ptr != 0 || vector.len == 0;
-        if vector.device == self.device && vector.len == batch && vector.ptr & (vector.size() - 1) == 0 && has_memory {
+        if vector.device == self.device
+            && vector.len == batch
+            && vector.ptr & (vector.size() - 1) == 0
+            && has_memory
+            && vector.used_stride() <= MAX_STRIDE_BYTES
+        {
             return Ok(());
         }
         Err(self.refused(name, vector, batch))
@@ -151,6 +163,15 @@ impl Admission {
                 given: vector.len.to_string(),
                 wanted: format!("{batch}, as seq_lens"),
                 remedy: "pass one entry a request in every live input",
+            };
+        }
+        if vector.used_stride() > MAX_STRIDE_BYTES {
+            return Error::Layout {
+                place,
+                what: "stride",
+                given: format!("{} bytes", vector.used_stride()),
+                wanted: format!("at most {MAX_STRIDE_BYTES} bytes"),
+                remedy: "pass a contiguous copy",
             };
         }
         Error::Layout {

@@ -1,24 +1,24 @@
 //! Launch arguments of a group: packed once, patched and started a call.
 //!
 //! Every kernel parameter is 8 bytes, so a group's arguments are one array of words. The order here is the order of
-//! the kernel's signature in `kernel.py`: what a decode step needs to read its pages, what it needs to write them, then
-//! the rest, a step's buffers after each other. Numbers below 2**31 go two to a word, since every 64 bytes of arguments
-//! that a program touches cost it a miss of the constant cache.
+//! the kernel's signature in `kernel.py`: what it takes to read the live vectors, what a decode step needs to read its
+//! pages, what it needs to write them, then the rest, a step's buffers after each other. Numbers of 32 bits go two to a
+//! word, since every 64 bytes of arguments that a program touches cost it a miss of the constant cache.
 
 use std::mem::MaybeUninit;
 
 use crate::driver::{Handle, Kernel, LaunchShape};
 use crate::error::Result;
-use crate::inputs::LiveInputs;
+use crate::inputs::{LiveInputs, LiveVector};
 use crate::layout::{Field, MAX_GROUP_STEPS, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout};
 
-/// Words before the offsets: two addresses, two strides, flags with the requests that are not padding; the table, its
-/// strides, its slots with its width; heads with pages.
-const LEADING_WORDS: usize = 10;
-/// Words between the offsets and the page tables: their stride.
-const PAGE_WORDS: usize = 1;
-/// Words between the page tables and the other buffers: status, a stride, rows with window, extend lengths and their stride.
-const MIDDLE_WORDS: usize = 5;
+/// Words before the offsets: two addresses, their strides, flags with the requests that are not padding, limits of upper
+/// halves, heads with window; the table, its strides, its slots with its width.
+const LEADING_WORDS: usize = 9;
+/// Words between the offsets and the page tables: strides, rows with pages.
+const PAGE_WORDS: usize = 2;
+/// Words between the page tables and the other buffers: status, extend lengths, their stride with their limit.
+const MIDDLE_WORDS: usize = 3;
 /// Scratch parameters that Triton appends; null, since a kernel that needs scratch is refused.
 pub const SCRATCH_WORDS: usize = 2;
 /// Most words of a launch of one group.
@@ -29,12 +29,9 @@ pub const MAX_JOINED: usize = 3;
 const MAX_JOINED_WORDS: usize = 1 + MAX_JOINED * num_words(MAX_GROUP_STEPS, NUM_FIELDS) + SCRATCH_WORDS;
 const _: () = assert!(8 * MAX_JOINED_WORDS <= 4096);
 
-/// Bits of the kernel's `flags` parameter.
+/// Bits of the kernel's `flags`.
 mod flags {
-    pub const SEQ_LENS_INT64: u64 = 1;
-    pub const REQ_POOL_INDICES_INT64: u64 = 2;
-    pub const EXTEND_LENS_INT64: u64 = 4;
-    pub const PADDING_BY_SLOT: u64 = 8;
+    pub const PADDING_BY_SLOT: u64 = 1;
     /// From here on, the power of two that are a row's first pages, which have a lane each.
     pub const PAGE_SHIFT: u32 = 8;
 }
@@ -72,7 +69,7 @@ pub fn kernel_words(groups: &[(usize, usize)]) -> usize {
     own + usize::from(groups.len() > 1)
 }
 
-/// Two numbers below 2**31 in a word.
+/// Two numbers below 2**32 in a word.
 const fn pair(low: u64, high: u64) -> u64 {
     low | high << 32
 }
@@ -105,39 +102,31 @@ impl Packed {
         scratch_words: usize,
     ) -> Packed {
         let first = steps[0];
-        let stride = |field| first.buffer(field).map_or(0, |buffer| buffer.row_stride);
+        let stride = |field| first.buffer(field).map_or(0, |buffer| buffer.row_bytes(&field.dtype()));
         let address = |field| move |step: &&StepLayout| step.buffer(field).map(|buffer| buffer.ptr);
         let by_slot = if padding == Padding::Slot { flags::PADDING_BY_SLOT } else { 0 };
         let mut words = Vec::with_capacity(MAX_WORDS);
+        let window = match mode {
+            Mode::TargetVerify { draft_token_num } => u64::from(draft_token_num),
+            Mode::Decode | Mode::DraftExtend => 1,
+        };
         words.extend([
-            0,
             0,
             0,
             0,
             by_slot | u64::from(cut.page_bits) << flags::PAGE_SHIFT,
+            0,
+            pair(u64::from(cut.heads), window),
             table.ptr,
-            table.row_stride,
-            table.col_stride,
+            pair(table.row_bytes(), table.col_bytes()),
             pair(table.slots, table.width),
-            pair(u64::from(cut.heads), num_pages(table, first)),
         ]);
         let offset = |step: &&StepLayout| if mode == Mode::Decode { step.offset as u64 } else { 0 };
         words.extend(steps.chunks(2).map(|two| pair(offset(&two[0]), two.get(1).map_or(0, offset))));
-        words.push(stride(Field::PageTable));
+        words.push(pair(stride(Field::PageTable), stride(Field::RingGroupLocs)));
+        words.push(pair(first.rows, num_pages(table, first)));
         words.extend(steps.iter().filter_map(address(Field::PageTable)));
-        words.extend([
-            status,
-            stride(Field::RingGroupLocs),
-            pair(
-                first.rows,
-                match mode {
-                    Mode::TargetVerify { draft_token_num } => u64::from(draft_token_num),
-                    Mode::Decode | Mode::DraftExtend => 1,
-                },
-            ),
-            0,
-            0,
-        ]);
+        words.extend([status, 0, 0]);
         let extend_at = words.len() - 2;
         for step in steps {
             words.extend(step.present().filter(|(field, _)| *field != Field::PageTable).map(|(_, buffer)| buffer.ptr));
@@ -155,16 +144,14 @@ impl Packed {
         let extend = inputs.extend_lens.as_ref().unwrap_or(lens);
         words[0] = lens.ptr;
         words[1] = slots.ptr;
-        words[2] = lens.byte_stride();
-        words[3] = slots.byte_stride();
-        words[4] |= pair(
-            if lens.wide { flags::SEQ_LENS_INT64 } else { 0 }
-                | if slots.wide { flags::REQ_POOL_INDICES_INT64 } else { 0 }
-                | if extend.wide { flags::EXTEND_LENS_INT64 } else { 0 },
-            inputs.real(),
-        );
+        let real = inputs.real();
+        // Up to which element a vector has upper halves.
+        let limit = |vector: &LiveVector| if vector.wide { real } else { 0 };
+        words[2] = pair(lens.used_stride(), slots.used_stride());
+        words[3] |= pair(0, real);
+        words[4] = pair(limit(lens), limit(slots));
         words[self.extend_at] = extend.ptr;
-        words[self.extend_at + 1] = extend.byte_stride();
+        words[self.extend_at + 1] = pair(extend.used_stride(), limit(extend));
         words
     }
 
@@ -295,7 +282,6 @@ mod tests {
     use super::*;
     use crate::driver::{KernelImage, stub};
     use crate::error::Error;
-    use crate::inputs::LiveVector;
     use crate::layout::{Buffer, Device};
 
     fn table() -> TableLayout {
@@ -351,11 +337,11 @@ mod tests {
             num_padding: 2,
         };
         let words = packed(Mode::Decode, Padding::Slot).arguments(&inputs);
-        let leading = [0x100, 0x200, 16, 8, (1 | 4 | 8 | 1 << 8) | 4 << 32];
-        let table = [0x1000, 512, 1, 9 | 512 << 32, 2 | 6 << 32];
-        let pages = [1 | 2 << 32, 10, 0x10100, 0x20100];
-        let others = [0x77, 0, 8 | 1 << 32, 0x100, 16, 0x10000, 0x20000, 0, 0];
-        assert_eq!(words, [&leading[..], &table[..], &pages[..], &others[..]].concat());
+        let live = [0x100, 0x200, 16 | 8 << 32, (1 | 1 << 8) | 4 << 32, 4, 2 | 1 << 32];
+        let table = [0x1000, 2048 | 4 << 32, 9 | 512 << 32];
+        let pages = [1 | 2 << 32, 40, 8 | 6 << 32, 0x10100, 0x20100];
+        let others = [0x77, 0x100, 16 | 4 << 32, 0x10000, 0x20000, 0, 0];
+        assert_eq!(words, [&live[..], &table[..], &pages[..], &others[..]].concat());
         assert_eq!(words.len(), num_words(2, 2) + SCRATCH_WORDS);
     }
 
@@ -368,11 +354,11 @@ mod tests {
             num_padding: -5,
         };
         let words = packed(Mode::DraftExtend, Padding::Count).arguments(&inputs);
-        assert_eq!((words[17], words[18]), (0x300, 16));
-        assert_eq!(words[4], (4 | 1 << 8) | 6 << 32);
-        assert_eq!(words[10], 0);
+        assert_eq!((words[15], words[16]), (0x300, 16 | 6 << 32));
+        assert_eq!((words[3], words[4]), (1 << 8 | 6 << 32, 0));
+        assert_eq!(words[9], 0);
         let words = packed(Mode::TargetVerify { draft_token_num: 3 }, Padding::Count).arguments(&inputs);
-        assert_eq!(words[16], 8 | 3 << 32);
+        assert_eq!(words[5], 2 | 3 << 32);
     }
 
     #[test]
@@ -388,7 +374,7 @@ mod tests {
             num_padding: 0,
         };
         let words = packed.arguments(&inputs);
-        assert_eq!(words[10..16], [1 | 2 << 32, 7, 10, 0x10100, 0x20100, 0x30100]);
+        assert_eq!(words[9..16], [1 | 2 << 32, 7, 40, 8 | 6 << 32, 0x10100, 0x20100, 0x30100]);
         assert_eq!(words.len(), num_words(3, 2) + 1);
     }
 
@@ -403,7 +389,11 @@ mod tests {
                 extend_lens: None,
                 num_padding: 99,
             };
-            assert_eq!(packed.arguments(&inputs)[4], if wide { 1 | 4 } else { 2 } | 1 << 8);
+            let words = packed.arguments(&inputs);
+            assert_eq!((words[3], words[4]), (1 << 8, 0), "no request is real");
+            let inputs = LiveInputs { num_padding: 1, ..inputs };
+            let words = packed.arguments(&inputs);
+            assert_eq!((words[3], words[4]), (1 << 8 | 5 << 32, if wide { 5 } else { 5 << 32 }));
         }
         assert_eq!(packed, before);
     }

@@ -40,6 +40,8 @@ pub const MAX_ROWS: u64 = 1 << 20;
 
 /// Most tokens of a slot, and most slots: the kernel computes with both in 32 bits.
 pub const MAX_WIDTH: u64 = 1 << 30;
+/// Most bytes from a row or an element to the next, where there is a next one: the kernel takes strides in 32 bits.
+pub const MAX_STRIDE_BYTES: u64 = u32::MAX as u64;
 /// Most tokens of a compressed group and of a page: what is divided by them is int32.
 pub const MAX_RATIO: i64 = i32::MAX as i64;
 /// Most tokens that a step may add to a length.
@@ -230,6 +232,11 @@ impl Buffer {
         ByteRange { start: self.ptr, end: self.ptr + span * dtype.size() }
     }
 
+    /// Bytes from a row to the next; 0 for a single one, whose stride is never used.
+    pub const fn row_bytes(&self, dtype: &DType) -> u64 {
+        if self.rows > 1 { self.row_stride.saturating_mul(dtype.size()) } else { 0 }
+    }
+
     /// Whether writing this buffer and the other touches a common byte. Rows may interleave (two column
     /// slices of one tensor), so ranges that overlap are compared row by row.
     pub fn overlaps(&self, dtype: &DType, other: &Buffer, other_dtype: &DType) -> bool {
@@ -388,6 +395,15 @@ fn check_address(place: Place, spec: &TensorSpec) -> Result<()> {
     Ok(())
 }
 
+/// Checks a stride, in bytes, against what the kernel takes.
+fn check_stride(place: Place, what: &'static str, bytes: u64, remedy: &'static str) -> Result<()> {
+    if bytes <= MAX_STRIDE_BYTES {
+        return Ok(());
+    }
+    let wanted = format!("at most {MAX_STRIDE_BYTES} bytes");
+    Err(layout_error(place, what, format!("{bytes} bytes"), wanted, remedy))
+}
+
 impl Buffer {
     /// Validates one output buffer.
     ///
@@ -453,7 +469,14 @@ impl Buffer {
             // The stride of a single row is never used; a fixed value keeps equal layouts equal.
             (cols, if rows > 1 { spec.strides[0] } else { cols })
         };
-        Ok(Buffer { ptr: spec.ptr, rows, cols, row_stride })
+        let buffer = Buffer { ptr: spec.ptr, rows, cols, row_stride };
+        check_stride(
+            place,
+            "row stride",
+            buffer.row_bytes(&spec.dtype),
+            "pass a buffer whose rows are closer to each other",
+        )?;
+        Ok(buffer)
     }
 }
 
@@ -549,7 +572,7 @@ impl TableLayout {
                 "pass a table whose entries do not share memory",
             ));
         }
-        Ok(TableLayout {
+        let table = TableLayout {
             device: spec.device,
             ptr: spec.ptr,
             slots,
@@ -558,7 +581,21 @@ impl TableLayout {
             col_stride,
             compress_ratio: compress_ratio as u64,
             page_size: page_size as u64,
-        })
+        };
+        for (what, bytes) in [("row stride", table.row_bytes()), ("column stride", table.col_bytes())] {
+            check_stride(place, what, bytes, "pass a table whose entries are closer to each other")?;
+        }
+        Ok(table)
+    }
+
+    /// Bytes from a slot to the next; 0 for a single one.
+    pub const fn row_bytes(&self) -> u64 {
+        self.row_stride.saturating_mul(4)
+    }
+
+    /// Bytes from a token to the next; 0 for a single one.
+    pub const fn col_bytes(&self) -> u64 {
+        self.col_stride.saturating_mul(4)
     }
 
     /// Whether a buffer shares memory with the table. A transposed table counts as a whole.
