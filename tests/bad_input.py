@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 import torch
 
 from arena import Arena
 from cases import random_table
 from oracle import FIELDS, Round
-from support import HOST, planner_of, step_buffers
+from qsa_group import QsaGroupError
+from support import HOST, Harness, live_inputs, planner_of, step_buffers
+
+E = TypeVar("E", bound=QsaGroupError)
 
 ROWS, RATIO, PAGE, WIDTH = 4, 4, 8, 32
 VECTORS = [name for name in FIELDS if name not in ("ring_group_locs", "page_table")]
@@ -41,6 +45,19 @@ def assert_says(error: BaseException, *words: object) -> None:
         assert str(word) in text, f"{word!r} is missing in {text!r}"
     _, _, remedy = text.rpartition("; ")
     assert remedy != text and len(remedy.split()) >= 2, f"no remedy in {text!r}"
+
+
+def refuse_run(harness: Harness, error: type[E], words: tuple[object, ...], **changes: Any) -> E:
+    """Runs with some live inputs changed; nothing may be written and no state may change."""
+    before = harness.planner.stats()
+    with pytest.raises(error) as caught:
+        harness.plan.run(**{**live_inputs(harness.round, harness.backend.device), **changes})
+    assert_says(caught.value, *words)
+    harness.arena.assert_untouched()
+    assert int(harness.plan.status()) == 0
+    after = harness.planner.stats()
+    assert (after["runs"], after["launches"]) == (before["runs"], before["launches"])
+    return caught.value
 
 
 def assert_names_argument(error: BaseException, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,31 +15,16 @@ from bad_input import (
     assert_names_argument,
     assert_says,
     misaligned,
+    refuse_run,
     round_in,
 )
 from qsa_group import (
     CapacityError,
     LayoutError,
     PlanChangedError,
-    QsaGroupError,
     StepBuffers,
 )
 from support import HOST, Backend, Harness, live_inputs, planner_of
-
-E = TypeVar("E", bound=QsaGroupError)
-
-
-def refuse_run(harness: Harness, error: type[E], words: tuple[object, ...], **changes: Any) -> E:
-    """Runs with some live inputs changed; nothing may be written and no state may change."""
-    before = harness.planner.stats()
-    with pytest.raises(error) as caught:
-        harness.plan.run(**{**live_inputs(harness.round, harness.backend.device), **changes})
-    assert_says(caught.value, *words)
-    harness.arena.assert_untouched()
-    assert int(harness.plan.status()) == 0
-    after = harness.planner.stats()
-    assert (after["runs"], after["launches"]) == (before["runs"], before["launches"])
-    return caught.value
 
 
 def vectors_of(mode: str) -> list[str]:

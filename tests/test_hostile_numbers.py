@@ -38,6 +38,19 @@ def test_every_hostile_number_with_every_other(backend: Backend, mode: str) -> N
     assert int(harness.plan.status()) == status_bits(mode)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize(
+    ("length", "extend", "status"),
+    [(-5, 2, oracle.LENGTH_NOT_POSITIVE), (5, -2, oracle.EXTEND_LENGTH_NEGATIVE), (65, 1, oracle.LENGTH_EXCEEDS_TABLE)],
+)
+def test_extends_of_one_dtype(backend: Backend, length: int, extend: int, status: int, dtype: torch.dtype) -> None:
+    """A length below 0 is too small, whatever its dtype, and none that is too large."""
+    table = random_table(np.random.default_rng(3), 3, 64, 64)
+    round_ = Round(table, [7, length], [1, 2], rows=6, mode="draft_extend", extend_lens=[1, extend])
+    harness = refresh_once(backend, round_, Inputs(lens_dtype=dtype, slot_dtype=dtype, extend_dtype=dtype))
+    assert int(harness.plan.status()) == status
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_hostile_numbers_in_padding_raise_nothing(backend: Backend, mode: str) -> None:
     round_ = hostile_round(mode, Inputs(), full=False)

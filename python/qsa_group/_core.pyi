@@ -178,7 +178,7 @@ class Plan:
 
         Raises:
             LayoutError: an input that is no tensor, of a wrong dtype or rank, of another length than `seq_lens`,
-                misaligned, or with a stride of 4 GiB and more.
+                misaligned, or with a stride of 4 GiB or more.
             PlanChangedError: an input on another device than planned; `extend_lens` given or missing against the mode.
             CapacityError: more requests than the bucket holds.
             LaunchError: the driver refused the launch.

@@ -11,13 +11,15 @@ padding, stride, dtype and alignment. `rust/core/src/launch.rs` packs the argume
 it takes to read the live vectors, what it takes to read the pages of a decode step, what it takes to write them, then
 the rest, a step's buffers after each other. So a program touches few lines of the constant cache: each is a miss at
 every launch, and these misses took as long as the memory reads do. The first line, which on sm_90 has 48 bytes of
-arguments, holds all that the first reads need; the misses of the others fall into the time of the reads.
+arguments, holds all that programs of decode pages need for their first reads, in a launch of one group; the misses of
+the others fall into the time of the reads.
 
 The time of a refresh is a few memory latencies: the live vectors, then the request table, then the stores. So the way
 of a decode or verify row, as far as its pages have lanes, is short: the compiler places what needs no memory under the
 loads, loads that do not need each other are started together, and all before the first store, which no later load
-overtakes. Within a block of instructions, up to the next branch, the compiler may place anything anywhere, and does not
-know how long a load from the block before takes; so the two branches of that way stand where they do for their order.
+overtakes. Up to the next branch the compiler may place any instruction anywhere, and it does not know how long a load
+from before the last branch takes. So of the two branches on that way the first keeps later arguments from being fetched
+before the first reads, and the second keeps what the stores need from being computed after the wait for the pages.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ _LENGTH_EXCEEDS_TABLE = tl.constexpr(4)
 _ROWS_EXCEED_BUCKET = tl.constexpr(8)
 _EXTEND_LENGTH_NEGATIVE = tl.constexpr(16)
 
-# Below any length that an offset could lift to 1: offsets end at 2**29, widths at 2**30 (`layout.rs`), so that all
+# Below any length that an offset could lift to 1: offsets end at 2**29, widths below 2**30 (`layout.rs`), so that all
 # lengths are int32 once they are clipped.
 _LOWEST = tl.constexpr(-(1 << 30))
 # Above any width, and with any offset added still an int32.
@@ -380,7 +382,7 @@ def _write_row_pages(
         _slot, length, _prefix, longest, _bits = _resolve(row, request, halves, live, slots, width, MODE)
         # Of the live vectors only their lower halves, as they come, stand before this read. It stays within the table
         # and covers all that a served row has; what it reads beyond that is not stored.
-        slot, _slot_high, low, _high_half = halves
+        slot, _above, low, _high = halves
         rough = low + _lead(row, request, live, MODE)
         first = page * PAGE_SIZE
         entry = tl.load(

@@ -25,16 +25,10 @@ impl LiveVector {
         if self.wide { 8 } else { 4 }
     }
 
-    /// Bytes from an element to the next.
+    /// Bytes from an element to the next; 0 where there is no next one.
     #[inline]
     pub const fn byte_stride(&self) -> u64 {
-        self.stride.saturating_mul(self.size())
-    }
-
-    /// The same where it counts: a single element has no stride.
-    #[inline]
-    pub const fn used_stride(&self) -> u64 {
-        if self.len > 1 { self.byte_stride() } else { 0 }
+        if self.len > 1 { self.stride.saturating_mul(self.size()) } else { 0 }
     }
 
     /// Bytes from the first element to the last.
@@ -138,7 +132,7 @@ impl Admission {
             && vector.len == batch
             && vector.ptr & (vector.size() - 1) == 0
             && has_memory
-            && vector.used_stride() <= MAX_STRIDE_BYTES
+            && vector.byte_stride() <= MAX_STRIDE_BYTES
         {
             return Ok(());
         }
@@ -165,11 +159,11 @@ impl Admission {
                 remedy: "pass one entry a request in every live input",
             };
         }
-        if vector.used_stride() > MAX_STRIDE_BYTES {
+        if vector.byte_stride() > MAX_STRIDE_BYTES {
             return Error::Layout {
                 place,
                 what: "stride",
-                given: format!("{} bytes", vector.used_stride()),
+                given: format!("{} bytes", vector.byte_stride()),
                 wanted: format!("at most {MAX_STRIDE_BYTES} bytes"),
                 remedy: "pass a contiguous copy",
             };
@@ -224,7 +218,9 @@ impl Admission {
     #[cold]
     fn touches_exactly(&self, vector: &LiveVector) -> bool {
         let dtype = if vector.wide { DType::Int64 } else { DType::Int32 };
-        let as_rows = Buffer { ptr: vector.ptr, rows: vector.len, cols: 1, row_stride: vector.stride };
+        // A single element may have any stride.
+        let row_stride = if vector.len > 1 { vector.stride } else { 1 };
+        let as_rows = Buffer { ptr: vector.ptr, rows: vector.len, cols: 1, row_stride };
         self.buffers.iter().any(|(buffer, of)| as_rows.overlaps(&dtype, buffer, of))
     }
 }
@@ -237,5 +233,43 @@ fn extend_lens_misplaced(given: bool, mode: Mode) -> Error {
         planned: format!("{} for mode {:?}", shown(mode == Mode::DraftExtend), mode.name()),
         given: shown(given),
         remedy: "draft_extend takes extend_lens, the other modes do not",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::NUM_FIELDS;
+
+    fn admission() -> Admission {
+        let mut buffers = [None; NUM_FIELDS];
+        buffers[0] = Some(Buffer { ptr: 0x1000, rows: 4, cols: 1, row_stride: 1 });
+        let step = StepLayout { device: Device::CPU, offset: 0, rows: 4, buffers };
+        Admission::new(Device::CPU, Mode::Decode, &[step])
+    }
+
+    fn inputs(ptr: u64, len: u64, stride: u64, wide: bool) -> LiveInputs {
+        let vector = LiveVector { ptr, len, stride, wide, device: Device::CPU };
+        LiveInputs { seq_lens: vector, req_pool_indices: vector, extend_lens: None, num_padding: 0 }
+    }
+
+    #[test]
+    fn a_stride_counts_where_there_is_a_next_element() {
+        let last = MAX_STRIDE_BYTES / 8;
+        for (len, stride, served) in [(2, last, true), (2, last + 1, false), (2, 1 << 61, false), (1, 1 << 61, true)] {
+            let checked = admission().check(&inputs(0x100, len, stride, true));
+            assert_eq!(checked.is_ok(), served, "{len} elements {stride} apart: {checked:?}");
+        }
+        let error = admission().check(&inputs(0x100, 2, last + 1, true)).unwrap_err().to_string();
+        for word in ["seq_lens", "stride", "4294967296 bytes", "4294967295 bytes", "contiguous copy"] {
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_single_element_shares_memory_wherever_its_stride_leads() {
+        for (ptr, shares) in [(0x0ff8, false), (0x0ffc, true), (0x100c, true), (0x1010, false)] {
+            assert_eq!(admission().overlaps_output(&inputs(ptr, 1, 1 << 61, true)), shares, "{ptr:#x}");
+        }
     }
 }

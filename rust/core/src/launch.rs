@@ -40,7 +40,7 @@ mod flags {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packed {
     words: Box<[u64]>,
-    /// Place of the extend lengths among the words; their stride follows.
+    /// Place of the extend lengths among the words; their stride and limit follow.
     extend_at: usize,
     /// Programs of the launch; 0 for a bucket of no rows.
     programs: u32,
@@ -147,11 +147,11 @@ impl Packed {
         let real = inputs.real();
         // Up to which element a vector has upper halves.
         let limit = |vector: &LiveVector| if vector.wide { real } else { 0 };
-        words[2] = pair(lens.used_stride(), slots.used_stride());
+        words[2] = pair(lens.byte_stride(), slots.byte_stride());
         words[3] |= pair(0, real);
         words[4] = pair(limit(lens), limit(slots));
         words[self.extend_at] = extend.ptr;
-        words[self.extend_at + 1] = pair(extend.used_stride(), limit(extend));
+        words[self.extend_at + 1] = pair(extend.byte_stride(), limit(extend));
         words
     }
 
@@ -359,6 +359,19 @@ mod tests {
         assert_eq!(words[9], 0);
         let words = packed(Mode::TargetVerify { draft_token_num: 3 }, Padding::Count).arguments(&inputs);
         assert_eq!(words[5], 2 | 3 << 32);
+    }
+
+    #[test]
+    fn a_single_element_has_no_stride() {
+        let far = |ptr| LiveVector { len: 1, stride: 1 << 40, ..vector(ptr, false) };
+        let inputs = LiveInputs {
+            seq_lens: far(0x100),
+            req_pool_indices: far(0x200),
+            extend_lens: Some(far(0x300)),
+            num_padding: 0,
+        };
+        let words = packed(Mode::DraftExtend, Padding::Count).arguments(&inputs);
+        assert_eq!((words[2], words[4], words[15], words[16]), (0, 0, 0x300, 0));
     }
 
     #[test]

@@ -38,10 +38,13 @@ pub const MAX_GROUP_STEPS: usize = 16;
 /// Most rows of a bucket, so that 1,024 extend lengths add up within 31 bits.
 pub const MAX_ROWS: u64 = 1 << 20;
 
-/// Most tokens of a slot, and most slots: the kernel computes with both in 32 bits.
-pub const MAX_WIDTH: u64 = 1 << 30;
+/// Most tokens of a slot, and most slots: the kernel computes with both in 32 bits, and so many are as far from each other
+/// as [`MAX_STRIDE_BYTES`] allows.
+pub const MAX_WIDTH: u64 = (1 << 30) - 1;
+
 /// Most bytes from a row or an element to the next, where there is a next one: the kernel takes strides in 32 bits.
 pub const MAX_STRIDE_BYTES: u64 = u32::MAX as u64;
+
 /// Most tokens of a compressed group and of a page: what is divided by them is int32.
 pub const MAX_RATIO: i64 = i32::MAX as i64;
 /// Most tokens that a step may add to a length.
@@ -232,7 +235,7 @@ impl Buffer {
         ByteRange { start: self.ptr, end: self.ptr + span * dtype.size() }
     }
 
-    /// Bytes from a row to the next; 0 for a single one, whose stride is never used.
+    /// Bytes from a row to the next; 0 where there is no next one.
     pub const fn row_bytes(&self, dtype: &DType) -> u64 {
         if self.rows > 1 { self.row_stride.saturating_mul(dtype.size()) } else { 0 }
     }
@@ -470,6 +473,16 @@ impl Buffer {
             (cols, if rows > 1 { spec.strides[0] } else { cols })
         };
         let buffer = Buffer { ptr: spec.ptr, rows, cols, row_stride };
+        let most = MAX_STRIDE_BYTES / spec.dtype.size();
+        if rows > 1 && cols > most {
+            return Err(layout_error(
+                place,
+                "columns",
+                cols,
+                format!("at most {most}"),
+                "slice the buffer to the columns that are read",
+            ));
+        }
         check_stride(
             place,
             "row stride",
@@ -588,12 +601,12 @@ impl TableLayout {
         Ok(table)
     }
 
-    /// Bytes from a slot to the next; 0 for a single one.
+    /// Bytes from a slot to the next; 0 where there is no next one, as [`TableLayout::new`] has it.
     pub const fn row_bytes(&self) -> u64 {
         self.row_stride.saturating_mul(4)
     }
 
-    /// Bytes from a token to the next; 0 for a single one.
+    /// Bytes from a token to the next; 0 where there is no next one.
     pub const fn col_bytes(&self) -> u64 {
         self.col_stride.saturating_mul(4)
     }
