@@ -64,7 +64,7 @@ def small(mode: str = "decode", rows: int = 7) -> Round:
 @pytest.mark.parametrize("name", ["seq_lens", "req_pool_indices", "extend_lens"])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
 def test_live_inputs(backend: Backend, name: str, dtype: torch.dtype) -> None:
-    once_on_a_gpu(backend, name, "seq_lens")
+    once_on_a_gpu(backend, name, "req_pool_indices")
     harness = Harness(backend, small("draft_extend" if name == "extend_lens" else "decode"))
     arguments = live_inputs(harness.round, backend.device)
     ints = dtype.itemsize // 4
@@ -93,6 +93,22 @@ def test_live_inputs_past_them(backend: Backend, name: str, dtype: torch.dtype) 
     assert_says(caught.value, *words)
     harness.arena.assert_untouched()
     other.arena.assert_untouched()
+
+
+@pytest.mark.parametrize("stride", [2**29 - 1, 2**29, LAST])
+@pytest.mark.parametrize("name", ["seq_lens", "req_pool_indices", "extend_lens"])
+def test_far_beside_near(backend: Backend, name: str, stride: int) -> None:
+    """Two numbers share an argument: a large one leaves a small one as it is, in either half."""
+    once_on_a_gpu(backend, name, "req_pool_indices")
+    round_ = small("draft_extend" if name == "extend_lens" else "decode").but(slots=[2, 2, 2])
+    harness = Harness(backend, round_.but(extend_lens=[1, -1, 1]) if name == "extend_lens" else round_)
+    arguments = live_inputs(harness.round, backend.device)
+    far = far_apart(backend, (3,), (stride,))
+    far.copy_(arguments[name])
+    arguments["req_pool_indices"] = torch.tensor([2], dtype=torch.int32, device=backend.device).expand(3)
+    harness.arena.poison()
+    harness.plan.run(**{**arguments, name: far})
+    harness.check()
 
 
 @pytest.mark.parametrize("mode", ["decode", "draft_extend"])

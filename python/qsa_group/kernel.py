@@ -233,8 +233,11 @@ def _low(word):
 
 @triton.jit
 def _high(word):
-    """The upper half of a parameter, as int32."""
-    return (word.to(tl.int64) >> 32).to(tl.int32)
+    """The upper half of a parameter, as int32.
+
+    Unsigned, since the interpreter takes a number from 2**31 on, and below 2**32, for a negative one of 32 bits.
+    """
+    return (word.to(tl.uint64) >> 32).to(tl.int32)
 
 
 @triton.jit

@@ -173,7 +173,7 @@ impl Admission {
             what: "address",
             given: format!("{:#x}", vector.ptr),
             wanted: format!("that of memory, a multiple of {} bytes", vector.size()),
-            remedy: "pass a tensor with storage that is aligned to its element size",
+            remedy: "pass a tensor that has memory, aligned to its elements",
         }
     }
 

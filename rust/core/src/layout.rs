@@ -392,7 +392,7 @@ fn check_address(place: Place, spec: &TensorSpec) -> Result<()> {
             "address",
             format!("{:#x}", spec.ptr),
             format!("a multiple of {} bytes", spec.dtype.size()),
-            "pass a tensor whose storage is aligned to its element size",
+            "pass a tensor whose memory is aligned to its elements",
         ));
     }
     Ok(())
@@ -563,7 +563,7 @@ impl TableLayout {
                 "shape",
                 dims(&spec.shape),
                 format!("at most {MAX_WIDTH} a dimension"),
-                "row lengths and slots are int32",
+                "pass a table of fewer; row lengths and slots are int32",
             ));
         }
         // A dimension of size 1 has no stride of its own.
@@ -581,8 +581,12 @@ impl TableLayout {
                 place,
                 "strides",
                 dims(&spec.strides),
-                format!("a row stride of at least the width {width}"),
-                "pass a table whose entries do not share memory",
+                if col_stride <= row_stride.max(1) {
+                    format!("a row stride of at least {}", (width - 1) * col_stride.max(1) + 1)
+                } else {
+                    format!("a column stride of at least {}", (slots - 1) * row_stride.max(1) + 1)
+                },
+                "pass a table whose entries do not share memory, slots apart from each other, or tokens",
             ));
         }
         let table = TableLayout {

@@ -14,7 +14,7 @@ use qsa_group_core::layout::{Mode, StepLayout};
 
 use crate::cache::Counters;
 use crate::errors::{Result, in_plan};
-use crate::plan::{LoadedKernel, Plan, any_hook, live_inputs, num_padding_of, run_by_python};
+use crate::plan::{LoadedKernel, Plan, any_hook, live_inputs, num_padding_of, run_by_python, signed};
 use crate::tensor;
 
 /// One launch: the arguments of its groups, and what starts it.
@@ -260,7 +260,7 @@ impl Join {
     ) -> Result<Bound<'py, PyTuple>> {
         let inputs = self.read(seq_lens, req_pool_indices, num_padding, extend_lens)?;
         let launch = self.launches.get(launch).ok_or_else(run_by_python)?;
-        Ok(PyTuple::new(py, launch.joined.without_scratch(&inputs))?)
+        Ok(signed(py, launch.joined.without_scratch(&inputs))?)
     }
 
     /// Calls that did work.

@@ -21,6 +21,11 @@ use crate::memory::Watched;
 use crate::request::Request;
 use crate::tensor;
 
+/// Words as the int64 that they are to the kernel: Triton's launchers take no larger numbers.
+pub fn signed(py: Python<'_>, words: Vec<u64>) -> PyResult<Bound<'_, PyTuple>> {
+    PyTuple::new(py, words.into_iter().map(u64::cast_signed))
+}
+
 /// A compiled kernel, loaded on the current device.
 #[pyclass(frozen, module = "qsa_group._core", name = "Kernel")]
 pub struct LoadedKernel {
@@ -458,7 +463,7 @@ impl Plan {
             (None, Executor::Direct { launches, .. }) => launches[group].without_scratch(&inputs),
             (None, Executor::Host) => return Err(run_by_python().into()),
         };
-        Ok(PyTuple::new(py, words)?)
+        Ok(signed(py, words)?)
     }
 
     /// Refreshes one step alone; the caller saw to it that no input shares memory with an output.
