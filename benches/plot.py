@@ -42,14 +42,13 @@ def draw(data: dict[str, Any], path: str) -> None:
     many = max(r["steps"] for r in rows)
     context = _pick({r["context"] for r in rows}, 256 * 1024)
     live = _pick({r["live"] for r in rows if r["context"] == context}, 8 * 1024)
-    figure, axes = pyplot.subplots(1, 3, figsize=(17, 5.2))
+    figure, axes = pyplot.subplots(1, 3, figsize=(17, 6.4))
     for axis, steps in zip(axes, (few, many), strict=False):
         for name, (label, colour) in HOST.items():
             x, y = _series(rows, "host_us", name, steps=steps, context=context, live=live)
             if x:
                 axis.plot(x, y, "o-", color=colour, label=label, markersize=4)
         axis.set_title(f"host time a refresh, {steps} step{'s' if steps > 1 else ''}")
-        axis.legend(fontsize=8)
     kinds = sorted({(r["context"], r["live"]) for r in rows})
     colours = pyplot.get_cmap("viridis")
     for i, (limit, length) in enumerate(kinds):
@@ -62,8 +61,9 @@ def draw(data: dict[str, Any], path: str) -> None:
     x, y = _series(rows, "gpu_us", "empty", steps=few, context=context, live=live)
     axes[2].plot(x, y, ":", color="black", label="empty kernel")
     axes[2].set_title(f"GPU time as a graph node, {few} step{'s' if few > 1 else ''}")
-    axes[2].legend(fontsize=7)
     for axis in axes:
+        # Below the axes, where no line runs.
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, frameon=False, fontsize=8)
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         axis.set_xlabel("batch")
@@ -72,7 +72,9 @@ def draw(data: dict[str, Any], path: str) -> None:
     env = data["environment"]
     figure.suptitle(
         f"{data['mode']}: {env.get('gpu', 'no GPU')}, driver {env.get('driver')}, torch {env.get('torch')}, "
-        f"triton {env.get('triton')}, SGLang {data.get('sglang')}"
+        f"triton {env.get('triton')}"
+        # Unpacked kernels do not tell their version.
+        + (f", SGLang {data['sglang']}" if data.get("sglang", "unknown") != "unknown" else "")
     )
     figure.tight_layout()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
