@@ -208,6 +208,17 @@ def test_another_buffer_where_a_cached_plans_buffer_stood(backend: Backend) -> N
     assert first.tolist() == [101, 8, 2]
 
 
+def test_memory_that_moved_is_named_with_its_step() -> None:
+    first, second = poisoned(), poisoned()
+    plan = ReplayPlanner(table()).plan(
+        [StepBuffers(1, sequence_lengths=first), StepBuffers(2, sequence_lengths=second)]
+    )
+    second.share_memory_()
+    with pytest.raises(PlanChangedError, match=r"sequence_lengths .*in step 1\b"):
+        plan.run(LENS, SLOTS)
+    assert first.tolist() == [-7, -7, -7]
+
+
 def test_cached_plans_whose_status_words_moved(backend: Backend) -> None:
     """The words of several plans share a storage, and move together; the words of later plans move with them."""
     planner = cpu_planner(backend, torch.zeros((4, 256), dtype=torch.int32))

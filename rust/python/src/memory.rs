@@ -10,13 +10,14 @@ use crate::tensor;
 /// A tensor, and where its elements stood.
 pub struct Watched {
     name: &'static str,
+    step: Option<usize>,
     tensor: Py<PyAny>,
     address: u64,
 }
 
 impl Watched {
-    pub fn new(name: &'static str, tensor: Bound<'_, PyAny>, address: u64) -> Watched {
-        Watched { name, tensor: tensor.unbind(), address }
+    pub fn new(name: &'static str, step: Option<usize>, tensor: Bound<'_, PyAny>, address: u64) -> Watched {
+        Watched { name, step, tensor: tensor.unbind(), address }
     }
 
     pub fn tensor(&self, py: Python<'_>) -> Py<PyAny> {
@@ -32,7 +33,10 @@ impl Watched {
         }
         Err(Error::PlanChanged {
             name: self.name,
-            planned: format!("memory at {:#x}", self.address),
+            planned: match self.step {
+                Some(step) => format!("memory at {:#x} in step {step}", self.address),
+                None => format!("memory at {:#x}", self.address),
+            },
             given: format!("memory at {given:#x}"),
             remedy: "share_memory_(), sending it to a process or resizing it moved it; plan again, over a new RequestTable if it \
                      is the table",

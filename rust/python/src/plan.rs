@@ -275,9 +275,11 @@ pub fn run_by_python() -> Error {
 /// Every tensor of a plan with the address that it was planned at; nothing if no tensors are given.
 fn watch(content: &Request, status: u64, memory: Vec<Bound<'_, PyAny>>) -> Result<Vec<Watched>> {
     let buffers =
-        content.steps.iter().flat_map(|step| step.present().map(|(field, buffer)| (field.name(), buffer.ptr)));
-    let planned: Vec<(&str, u64)> =
-        [("req_to_token", content.table.ptr), ("status_word", status)].into_iter().chain(buffers).collect();
+        content.steps.iter().enumerate().flat_map(|(index, step)| {
+            step.present().map(move |(field, buffer)| (field.name(), Some(index), buffer.ptr))
+        });
+    let own = [("req_to_token", None, content.table.ptr), ("status_word", None, status)];
+    let planned: Vec<(&str, Option<usize>, u64)> = own.into_iter().chain(buffers).collect();
     if !memory.is_empty() && memory.len() != planned.len() {
         return Err(Error::Layout {
             place: Place::Argument("memory"),
@@ -288,7 +290,8 @@ fn watch(content: &Request, status: u64, memory: Vec<Bound<'_, PyAny>>) -> Resul
         }
         .into());
     }
-    Ok(planned.into_iter().zip(memory).map(|((name, address), tensor)| Watched::new(name, tensor, address)).collect())
+    let watched = planned.into_iter().zip(memory);
+    Ok(watched.map(|((name, step, address), tensor)| Watched::new(name, step, tensor, address)).collect())
 }
 
 fn no_such_step(step: usize, steps: usize) -> Error {

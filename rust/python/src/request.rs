@@ -42,7 +42,7 @@ impl Table {
             integer(page_size, Place::Argument("page_size"), 1..=MAX_RATIO, "pass the full-KV page size in tokens")?;
         let layout = TableLayout::new(&spec, ratio, page)?;
         let alias = req_to_token.call_method0("detach")?;
-        Ok(Table { layout, memory: Watched::new("req_to_token", alias, layout.ptr) })
+        Ok(Table { layout, memory: Watched::new("req_to_token", None, alias, layout.ptr) })
     }
 
     /// An alias of the table: the memory stays, even if the caller's tensor is given other data.
