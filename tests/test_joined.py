@@ -298,6 +298,11 @@ def test_launches_are_counted() -> None:
     assert "draft_extend + decode + target_verify" in repr(joined)
 
 
+def test_a_join_that_saves_no_launch_says_so() -> None:
+    explained = str(Together(HOST, (DRAFT, VERIFY)).plan.explain())
+    assert "2 launches, as many as apart" in explained.splitlines()[0]
+
+
 def test_a_failing_launch_raises() -> None:
     joined, _plans, planner = _stubbed("stub-fail")
     with pytest.raises(LaunchError):

@@ -118,7 +118,9 @@ class JoinedPlan(_core.Join):
             "hooked_runs": self._hooked_runs,
             "plans": [plan.explain().data for plan in self.plans],
         }
-        launched = f"{len(launches)} launch{'es' * (len(launches) != 1)} instead of {data['launches_apart']}"
+        launched = f"{len(launches)} launch{'es' * (len(launches) != 1)}"
+        apart = data["launches_apart"]
+        launched += f" instead of {apart}" if apart != len(launches) else ", as many as apart"
         lines = [f"{len(self.plans)} plans on {self.device}, backend {self.backend}: {launched}"]
         for index, launch in enumerate(launches):
             members = ", ".join(f"{self.plans[plan].mode} (plan {plan}, group {group})" for plan, group in launch)
