@@ -143,6 +143,9 @@ def test_table_of_a_wrong_shape(shape: tuple[int, ...]) -> None:
 def test_table_whose_rows_share_memory() -> None:
     refuse_table(torch.zeros((1, 32), dtype=torch.int32).expand(4, 32), "req_to_token", "stride", 0, 32)
     refuse_table(torch.zeros(64, dtype=torch.int32).as_strided((4, 32), (8, 1)), "req_to_token", "stride", 8, 32)
+    flat = torch.zeros(256, dtype=torch.int32)
+    refuse_table(flat.as_strided((4, 5), (12, 3)), "req_to_token", "[12, 3]", "a row stride of at least 13", page=RATIO)
+    refuse_table(flat.as_strided((3, 64), (1, 2)), "req_to_token", "[1, 2]", "a column stride of at least 3")
 
 
 def test_table_that_is_no_tensor() -> None:
