@@ -233,6 +233,9 @@ def test_outputs_too_wide_for_any_stride() -> None:
     with pytest.raises(LayoutError) as caught:
         planner_of(round_, HOST).plan([StepBuffers(1, page_table=out)])
     assert_says(caught.value, "step 0", "page_table", "columns", LAST + 1, LAST)
+    # A single row needs none.
+    planner_of(round_, HOST).plan([StepBuffers(1, page_table=out[:1])]).run(**live_inputs(round_, "cpu"))
+    assert out[0, :5].tolist() == [*oracle.refresh(round_).steps[0].live[0], 0]
 
 
 def test_a_single_row_of_an_output_has_no_stride(backend: Backend) -> None:
