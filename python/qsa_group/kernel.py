@@ -61,6 +61,12 @@ def _int32s(address):
 
 
 @triton.jit
+def _int32s_at(address, ahead):
+    """The same, `ahead` bytes further on."""
+    return _int32s(address.to(tl.int64) + ahead)
+
+
+@triton.jit
 def _times(index, stride):
     """`index * stride` as int64, of an int32 that is not negative and an unsigned stride of 32 bits, in bytes.
 
@@ -77,7 +83,7 @@ def _load_halves(vector, index, limit):
     dtype is known at run time only.
     """
     address, stride, high_limit = vector
-    place = _int32s(address.to(tl.int64) + _times(index, stride))
+    place = _int32s_at(address, _times(index, stride))
     low = tl.load(place, index < limit, other=0)
     high = tl.load(place + 1, index < high_limit, other=0)
     return low, high
@@ -268,7 +274,7 @@ def _reach(length, longest, offsets, STEPS: tl.constexpr):
 def _read_pages(walked, page, col_stride, num_pages, reach, PAGE_SIZE: tl.constexpr):
     """The request table at the first token of each page that exists and starts before token `reach`, else 0."""
     begin = page * PAGE_SIZE
-    return tl.load(_int32s(walked + _times(begin, col_stride)), (page < num_pages) & (begin < reach), other=0)
+    return tl.load(_int32s_at(walked, _times(begin, col_stride)), (page < num_pages) & (begin < reach), other=0)
 
 
 @triton.jit
@@ -284,7 +290,7 @@ def _page_store(which: tl.constexpr, page_table, offsets, place, length, longest
     As few instructions as can be: with many steps they take longer than the reads.
     """
     target = length + _offset(offsets, which)
-    return _int32s(page_table[which].to(tl.int64) + place), tl.where(target <= longest, target, 0)
+    return _int32s_at(page_table[which], place), tl.where(target <= longest, target, 0)
 
 
 @triton.jit
@@ -454,7 +460,7 @@ def _write_fields(
     """All of a step's buffers but the pages of its tokens. A lane has a `row` and a `member` of its ring group.
 
     One lane of a row writes what a row has one of. Rows past the bucket write nothing. Inert rows get their one page
-    here, served rows theirs from `_write_pages`, so that no entry has two writers.
+    here, served rows theirs where pages are written, so that no entry has two writers.
     """
     slot, length, prefix, longest, bits = resolved
     table_stride, col_stride, page_stride, ring_stride, rows, num_pages = sizes
@@ -467,11 +473,11 @@ def _write_fields(
     if WRITE_LOCS >= 0:
         # A group stays within its page, so the slot of its last token names the group's compressed slot.
         at = _times(shown, table_stride) + _times(position, col_stride)
-        last = tl.load(_int32s(table + at), single & (_remainder(reached, RATIO) == 0), other=0)
+        last = tl.load(_int32s_at(table, at), single & (_remainder(reached, RATIO) == 0), other=0)
     if page_table is not None:
         # Inert rows show slot 0's first page.
         inert = single & (tl.where(served, 0, num_pages) > 0)
-        spare = tl.load(_int32s(table + member.to(tl.int64) * 0), inert, other=0)
+        spare = tl.load(_int32s(table) + member * 0, inert, other=0)
     if SEQUENCE_LENGTHS >= 0:
         tl.store(_int32s(fields[which * FIELDS + SEQUENCE_LENGTHS]) + row, reached, single)
     if ROW_REQ_POOL_INDICES >= 0:
@@ -488,15 +494,15 @@ def _write_fields(
         tl.store(fields[which * FIELDS + PENDING_RING_SLOTS].to(tl.pointer_type(tl.int64)) + row, pending, single)
     if RING_GROUP_LOCS >= 0:
         back = tl.maximum(position - (RATIO - 1 - member), 0)
-        ring = _int32s(fields[which * FIELDS + RING_GROUP_LOCS].to(tl.int64) + _times(row, ring_stride)) + member
+        ring = _int32s_at(fields[which * FIELDS + RING_GROUP_LOCS], _times(row, ring_stride)) + member
         inside = tl.where(member < RATIO, row, rows) < rows
         tl.store(ring, shown * RATIO + _remainder(back, RATIO), inside)
     if WRITE_LOCS >= 0:
         compressed = _divide(tl.maximum(last, 0), RATIO)
         tl.store(_int32s(fields[which * FIELDS + WRITE_LOCS]) + row, compressed, single)
     if page_table is not None:
-        first_page = _int32s(page_table[which].to(tl.int64) + _times(row, page_stride))
-        tl.store(first_page, _divide(tl.maximum(spare, 0), PAGE_SIZE), inert)
+        first_page = _int32s_at(page_table[which], _times(row, page_stride))
+        tl.store(first_page, _page_of(spare, PAGE_SIZE), inert)
     fault = tl.where(wanted <= 0, _LENGTH_NOT_POSITIVE, tl.where(served, 0, _LENGTH_EXCEEDS_TABLE))
     fault = tl.where(single, tl.where(longest > 0, fault, 0) | bits, 0)
     tl.atomic_or(_int32s(status) + member * 0, fault, fault != 0, sem="relaxed")

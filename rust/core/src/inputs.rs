@@ -218,9 +218,7 @@ impl Admission {
     #[cold]
     fn touches_exactly(&self, vector: &LiveVector) -> bool {
         let dtype = if vector.wide { DType::Int64 } else { DType::Int32 };
-        // A single element may have any stride.
-        let row_stride = if vector.len > 1 { vector.stride } else { 1 };
-        let as_rows = Buffer { ptr: vector.ptr, rows: vector.len, cols: 1, row_stride };
+        let as_rows = Buffer { ptr: vector.ptr, rows: vector.len, cols: 1, row_stride: vector.stride };
         self.buffers.iter().any(|(buffer, of)| as_rows.overlaps(&dtype, buffer, of))
     }
 }

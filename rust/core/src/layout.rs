@@ -247,7 +247,7 @@ impl Buffer {
         if !a.overlaps(&b) {
             return false;
         }
-        let (sa, sb) = (self.row_stride * dtype.size(), other.row_stride * other_dtype.size());
+        let (sa, sb) = (self.row_bytes(dtype), other.row_bytes(other_dtype));
         let (wa, wb) = (self.cols * dtype.size(), other.cols * other_dtype.size());
         if sa == sb && self.rows > 1 && other.rows > 1 && sa != 0 {
             // Rows of one pitch: they meet only if their positions within the pitch do.
