@@ -11,7 +11,7 @@ import torch
 from arena import Arena
 from cases import random_table
 from oracle import FIELDS, Round
-from qsa_group import QsaGroupError
+from qsa_group import LayoutError, QsaGroupError, RequestTable
 from support import HOST, Harness, live_inputs, planner_of, step_buffers
 
 E = TypeVar("E", bound=QsaGroupError)
@@ -58,6 +58,14 @@ def refuse_run(harness: Harness, error: type[E], words: tuple[object, ...], **ch
     after = harness.planner.stats()
     assert (after["runs"], after["launches"]) == (before["runs"], before["launches"])
     return caught.value
+
+
+def refuse_table(tensor: Any, field: str, *words: object, ratio: Any = RATIO, page: Any = PAGE) -> None:
+    """Describes a table that cannot be one."""
+    with pytest.raises(LayoutError) as caught:
+        RequestTable(tensor, compress_ratio=ratio, page_size=page)
+    assert caught.value.field == field
+    assert_says(caught.value, field, *words)
 
 
 def assert_names_argument(error: BaseException, name: str) -> None:

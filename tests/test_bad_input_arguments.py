@@ -17,6 +17,7 @@ from bad_input import (
     assert_says,
     misaligned,
     plan_with,
+    refuse_table,
     round_in,
 )
 from qsa_group import (
@@ -120,14 +121,6 @@ def test_planner_without_a_request_table(table: Any) -> None:
     with pytest.raises(LayoutError) as caught:
         ReplayPlanner(table)
     assert_says(caught.value, "RequestTable", type(table).__name__)
-
-
-def refuse_table(tensor: Any, field: str, *words: object, ratio: Any = RATIO, page: Any = PAGE) -> None:
-    """Describes a table that cannot be one."""
-    with pytest.raises(LayoutError) as caught:
-        RequestTable(tensor, compress_ratio=ratio, page_size=page)
-    assert caught.value.field == field
-    assert_says(caught.value, field, *words)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int16, torch.float32, torch.bool], ids=str)
