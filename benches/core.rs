@@ -2,14 +2,18 @@
 //! beside an empty call.
 
 use std::hint::black_box;
+use std::mem::MaybeUninit;
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use qsa_group_core::blueprint::Blueprint;
 use qsa_group_core::cache::{PlanCache, PlanKey};
+use qsa_group_core::contract::{Field, Mode, NUM_FIELDS, Padding};
 use qsa_group_core::driver::{Kernel, KernelImage, stub};
-use qsa_group_core::group::group;
+use qsa_group_core::group::group_steps;
 use qsa_group_core::inputs::{Admission, LiveInputs, LiveVector};
-use qsa_group_core::launch::{Cut, Packed, SCRATCH_WORDS, num_words};
-use qsa_group_core::layout::{Buffer, Device, Field, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout};
+use qsa_group_core::launch::{GroupGrid, GroupSize, Launch, LaunchWords};
+use qsa_group_core::layout::{Buffer, StepLayout, TableLayout};
+use qsa_group_core::tensor::Device;
 
 const ROWS: u64 = 64;
 
@@ -63,66 +67,53 @@ fn empty_call(criterion: &mut Criterion) {
     criterion.bench_function("empty call", |bench| bench.iter(|| black_box(empty(black_box(&live)))));
 }
 
+fn blueprint(table: TableLayout, steps: &[StepLayout]) -> Blueprint {
+    Blueprint::new(table, Mode::Decode, Padding::Slot, steps.to_vec()).expect("valid steps")
+}
+
 fn planning(criterion: &mut Criterion) {
     for count in [2, 8] {
         let steps = steps(count);
-        criterion.bench_function(&format!("group {count} steps"), |bench| bench.iter(|| group(black_box(&steps))));
+        criterion
+            .bench_function(&format!("group {count} steps"), |bench| bench.iter(|| group_steps(black_box(&steps))));
     }
     let mut cache = PlanCache::new(256);
-    let keys: Vec<PlanKey> = (1..=256)
-        .map(|slots| {
-            let table = TableLayout { slots, ..table() };
-            PlanKey::new(&table, Mode::Decode, Padding::Slot, &steps(2))
-        })
-        .collect();
+    let key = |slots| PlanKey::new(&blueprint(TableLayout { slots, ..table() }, &steps(2)));
+    let keys: Vec<PlanKey> = (1..=256).map(key).collect();
     for key in &keys {
         cache.insert(key.clone(), 0u64, true);
     }
     criterion.bench_function("cache hit, 2 steps, 256 plans", |bench| {
         bench.iter(|| cache.get(black_box(&keys[77])).copied())
     });
-    let steps = steps(2);
-    let table = table();
-    criterion.bench_function("key of 2 steps", |bench| {
-        bench.iter(|| PlanKey::new(black_box(&table), Mode::Decode, Padding::Slot, black_box(&steps)));
-    });
+    let two_steps = blueprint(table(), &steps(2));
+    criterion.bench_function("key of 2 steps", |bench| bench.iter(|| PlanKey::new(black_box(&two_steps))));
 }
 
 fn calling(criterion: &mut Criterion) {
     for count in [2, 7] {
-        let steps = steps(count);
-        let members: Vec<&StepLayout> = steps.iter().collect();
-        let pack = || {
-            Packed::new(
-                &table(),
-                Mode::Decode,
-                Padding::Slot,
-                black_box(&members),
-                0x77,
-                Cut { programs: 72, heads: 8, page_bits: 7 },
-                SCRATCH_WORDS,
-            )
-        };
+        let blueprint = blueprint(table(), &steps(count));
+        let grids = [GroupGrid { programs: 72, heads: 8, page_bits: 7 }];
+        let pack = || Launch::new(black_box(&blueprint), 0, &grids, 0x77);
         criterion.bench_function(&format!("pack {count} steps"), |bench| bench.iter(pack));
-        let admission = Admission::new(Device::CPU, Mode::Decode, &steps);
+        let admission = Admission::new(&blueprint);
         let live = inputs();
         criterion.bench_function(&format!("check a call, {count} steps"), |bench| {
             bench.iter(|| admission.check(black_box(&live)).is_ok() && !admission.overlaps_output(black_box(&live)));
         });
-        let packed = pack();
-        let num_params = num_words(steps.len(), NUM_FIELDS) + SCRATCH_WORDS;
-        let image = KernelImage {
-            binary: &(num_params as u64).to_ne_bytes(),
-            name: c"stub",
-            num_warps: 4,
-            shared: 0,
-            num_params,
-        };
+        let launch = pack();
+        let num_words = GroupSize { steps: count as usize, buffers: (1 << NUM_FIELDS) - 1 }.num_words();
+        let binary = (num_words as u64 + 2).to_ne_bytes();
+        let image = KernelImage { binary: &binary, name: c"stub", num_warps: 4, shared: 0, num_words };
         // SAFETY: a stub's image is 8 bytes.
         let kernel = unsafe { Kernel::load(stub::get(stub::Behaviour::Succeed), &image) }.expect("a stub loads");
         criterion.bench_function(&format!("patch and launch a stub, {count} steps"), |bench| {
-            // SAFETY: the stub reads nothing behind the addresses.
-            bench.iter(|| unsafe { packed.launch(&kernel, black_box(&live), 0) }.is_ok());
+            bench.iter(|| {
+                let mut room: LaunchWords = [MaybeUninit::uninit(); _];
+                let words = launch.words(black_box(&live), kernel.scratch_words(), &mut room);
+                // SAFETY: the stub reads nothing behind the addresses.
+                unsafe { kernel.launch(0, launch.programs, words) }.is_ok()
+            });
         });
     }
 }

@@ -4,9 +4,11 @@
 //! batch and steps vary.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use qsa_group_core::contract::{Field, Mode, NUM_FIELDS, Padding};
+use qsa_group_core::host::refresh;
 use qsa_group_core::inputs::{LiveInputs, LiveVector};
-use qsa_group_core::layout::{DType, Device, Field, Mode, NUM_FIELDS, Padding, StepLayout, TableLayout, TensorSpec};
-use qsa_group_core::refresh::refresh;
+use qsa_group_core::layout::{StepLayout, TableLayout};
+use qsa_group_core::tensor::{DType, Device, TensorSpec};
 use std::hint::black_box;
 
 const RATIO: usize = 4;

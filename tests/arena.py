@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from oracle import FIELDS, Outcome
+from helpers.oracle import FIELDS, Outcome
 
 GUARD = 64
 SENTINEL = -1_886_220_131

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from support import Backend
+    from helpers.harness import Backend
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HAS_GPU = torch.cuda.is_available() and not INTERPRETED
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _backend(request: pytest.FixtureRequest) -> Any:
-    from support import Backend
+    from helpers.harness import Backend
 
     return Backend(*request.param)
 

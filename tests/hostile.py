@@ -6,10 +6,10 @@ from itertools import product
 
 import numpy as np
 
-import oracle
-from cases import random_table
-from oracle import Round
-from strategies import HOSTILE_EXTENDS, HOSTILE_LENGTHS, HOSTILE_SLOTS, INT32_MAX, Inputs, clip
+from helpers import oracle
+from helpers.cases import random_table
+from helpers.oracle import Round
+from helpers.strategies import HOSTILE_EXTENDS, HOSTILE_LENGTHS, HOSTILE_SLOTS, INT32_MAX, Inputs, clip
 
 SLOTS, WIDTH, PAGE, RATIO = 6, 136, 16, 4
 

@@ -12,10 +12,10 @@ import torch
 
 import vector_oracle
 from arena import POISON, Arena
-from cases import random_table
+from helpers.cases import random_table
 from qsa_group import ReplayPlan, ReplayPlanner, RequestTable
-from sglang_kernels import Metadata
-from support import Backend, step_buffers
+from helpers.sglang_kernels import Metadata
+from helpers.harness import Backend, step_buffers
 
 ROUNDS_BETWEEN_LOOKS = 64
 

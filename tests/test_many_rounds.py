@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import many_rounds
-import sglang_kernels
+from helpers import sglang_kernels
 from arena import Arena
 from many_rounds import COMBOS, Rounds, against_oracle, against_sglang, compare_all
-from support import HOST, Backend
+from helpers.harness import HOST, Backend
 
 SMALL = [combo for combos in COMBOS.values() for combo in combos if combo.rows <= 64 and combo.pages <= 40]
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-import oracle
-from cases import random_table
+from helpers import oracle
+from helpers.cases import random_table
 from conftest import ON_CPU, ON_GPU
 from qsa_group import ReplayPlan
 from qsa_group.check import FIELDS, POISON, Arena, decode_rows, extend_rows, verify_rows, write_expected

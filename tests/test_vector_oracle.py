@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from hypothesis import given, settings
 
-import oracle
+from helpers import oracle
 import vector_oracle
 from arena import Arena
-from cases import CASES, round_of
-from strategies import rounds
+from helpers.cases import CASES, round_of
+from helpers.strategies import rounds
 
 
 def assert_oracles_agree(round_: oracle.Round) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-import oracle
+from helpers import oracle
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,21 @@
 """Grouped refresh of the metadata that replayed CUDA graphs of QSA (Qwen Sparse Attention) read.
 
-`RequestTable` and `StepBuffers` describe the tensors, `ReplayPlanner.plan` validates, groups and compiles once a graph
-bucket, `ReplayPlan.run` refreshes all of them with one launch a group.
+`RequestTable` and `StepBuffers` describe the tensors. `ReplayPlanner.plan` validates, groups and compiles once a graph
+bucket. `ReplayPlan.run` refreshes all buffers of the plan with one launch a group.
 """
 
 from ._core import __version__
+from .buffers import FIELDS, RequestTable, StepBuffers
 from .errors import CapacityError, LaunchError, LayoutError, PlanChangedError, QsaGroupError, UnsupportedError
-from .planner import Explanation, JoinedPlan, ReplayPlan, ReplayPlanner, ReplayStatus, RequestTable, StepBuffers
+from .plan import Explanation, ExplanationData, ReplayPlan
+from .planner import ReplayPlanner
+from .status import ReplayStatus
 
 __all__ = [
+    "FIELDS",
     "CapacityError",
     "Explanation",
-    "JoinedPlan",
+    "ExplanationData",
     "LaunchError",
     "LayoutError",
     "PlanChangedError",

@@ -1,159 +1,227 @@
-"""The compiled core. Private: `qsa_group` re-exports what users need."""
+"""The compiled core. Private: `qsa_group` exports what users need."""
 
-from typing import Any, final
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, final
 
 import torch
 from typing_extensions import Self, disjoint_base
 
 __version__: str
+FIELDS: tuple[str, ...]
+MODES: tuple[str, ...]
 MAX_GROUP_STEPS: int
+SLOT_OUT_OF_TABLE: int
+LENGTH_NOT_POSITIVE: int
+LENGTH_EXCEEDS_TABLE: int
+ROWS_EXCEED_BUCKET: int
+EXTEND_LENGTH_NEGATIVE: int
 
-def uses_exchange_api() -> bool:
-    """Whether live tensors are read through DLPack's exchange table (torch 2.10 on) rather than through attributes."""
+class _Grid(Protocol):
+    @property
+    def programs(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def page_bits(self) -> int: ...
 
-def noop(
-    seq_lens: torch.Tensor,
-    req_pool_indices: torch.Tensor,
-    num_padding: int = 0,
-    extend_lens: torch.Tensor | None = None,
-) -> None:
-    """Takes what `Plan.run` takes and does nothing: what a call from Python costs by itself."""
+class _GroupSize(Protocol):
+    @property
+    def num_steps(self) -> int: ...
+    @property
+    def buffers(self) -> Sequence[str]: ...
 
-@final
+class _TritonLauncher(Protocol):
+    def start(self, index: int, programs: int, words: tuple[int, ...]) -> None: ...
+
+@disjoint_base
 class Table:
     """The validated request table."""
 
     def __new__(cls, req_to_token: torch.Tensor, compress_ratio: int, page_size: int) -> Self: ...
     @property
-    def memory(self) -> torch.Tensor: ...
+    def slots(self) -> int:
+        """Request slots."""
+
     @property
-    def slots(self) -> int: ...
+    def width(self) -> int:
+        """Tokens of a slot."""
+
     @property
-    def width(self) -> int: ...
+    def compress_ratio(self) -> int:
+        """Tokens of a compressed group."""
+
     @property
-    def compress_ratio(self) -> int: ...
-    @property
-    def page_size(self) -> int: ...
+    def page_size(self) -> int:
+        """Full-KV tokens of a page."""
 
 @final
-class Request:
-    """A validated plan request, with its groups."""
+class Group:
+    """Steps that share one set of kernel arguments."""
+
+    @property
+    def mode(self) -> str: ...
+    @property
+    def draft_token_num(self) -> int | None: ...
+    @property
+    def padding(self) -> str: ...
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Indices of the group's steps, ascending."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the group's bucket."""
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of the buffers that each step has."""
+
+    @property
+    def num_pages(self) -> int:
+        """Page entries of a row that exist; 0 without page tables."""
+
+@final
+class Split:
+    """Why a step was kept out of a group, or a group out of a launch."""
+
+    @property
+    def step(self) -> int:
+        """The step that was kept out; of a group the first step."""
+
+    @property
+    def group_of(self) -> int:
+        """The first step of the group or launch that the step was kept out of."""
+
+    @property
+    def field(self) -> str:
+        """What differs, or "overlap", "order", "group size", "launch size"."""
+
+    @property
+    def value(self) -> str: ...
+    @property
+    def other(self) -> str: ...
+
+@final
+class Blueprint:
+    """What a plan is made from: validated steps in groups, and groups in launches."""
 
     def __new__(
         cls, table: Table, mode: str, draft_token_num: int | None, padding: str, steps: tuple[Any, ...]
     ) -> Self: ...
-    @property
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Step indices of each launch, in launch order."""
+    @staticmethod
+    def join(parts: Sequence[Blueprint]) -> Blueprint:
+        """One blueprint with the steps of several. Up to three of their groups share a launch."""
 
     @property
-    def splits(self) -> list[dict[str, Any]]:
-        """Why steps were kept out of groups: step, group_of, field, value, other."""
+    def groups(self) -> list[Group]:
+        """The groups, in launch order."""
 
     @property
-    def group_rows(self) -> list[int]:
-        """Rows of each group."""
+    def launches(self) -> tuple[tuple[int, ...], ...]:
+        """Indices of the groups of each launch, in launch order."""
 
     @property
-    def group_buffers(self) -> list[list[str]]:
-        """Names of the buffers that each group has."""
-
-    @property
-    def group_pages(self) -> list[int]:
-        """Page entries of a row that each group's launch has; 0 without page tables."""
+    def splits(self) -> list[Split]:
+        """Why steps and groups were kept apart."""
 
 @final
 class Kernel:
-    """A compiled kernel, loaded into the calling thread's current context and checked against its parameter table."""
+    """A kernel in one device's context, checked against its own parameter table."""
+
+@final
+class Driver:
+    """What loads kernels."""
+
+    @staticmethod
+    def cuda() -> Driver:
+        """The installed CUDA driver."""
+
+    @staticmethod
+    def stub(*, fails: bool = False) -> Driver:
+        """A driver that does nothing. Its launches succeed, or fail."""
+
+    def load(
+        self, binary: bytes, name: str, num_warps: int, shared: int, groups: Sequence[_GroupSize]
+    ) -> Kernel:
+        """Loads a kernel over groups into the calling thread's current context. A stub needs no binary.
+
+        Raises:
+            UnsupportedError: no driver, no context, or a kernel with other parameters than would be passed.
+            LaunchError: the driver refused.
+        """
+
+def kernel_arguments(num_steps: int, buffers: Sequence[str]) -> list[tuple[str, int | None]]:
+    """Names of a group's kernel arguments, in order, each with the number of its words.
+
+    None stands for a single word, a number for a tuple.
+    """
+
+@final
+class HostLauncher:
+    """Refreshes host memory on the calling thread."""
+
+    def __new__(cls, blueprint: Blueprint, status_word: torch.Tensor) -> Self: ...
+
+@final
+class DirectLauncher:
+    """Starts each launch by one driver call. `hooked` starts launches while a list of `hooks` is not empty."""
 
     def __new__(
-        cls,
-        binary: bytes,
-        name: str,
-        num_warps: int,
-        shared: int,
-        groups: list[tuple[int, int]],
-        scratch_words: int = 2,
-        driver: str = "cuda",
+        cls, table: Table, kernels: Sequence[Kernel], hooks: Sequence[list[Any]], hooked: _TritonLauncher
     ) -> Self: ...
 
 @final
+class StagedLauncher:
+    """Stages every refresh through the host. `device` and `host` are each a blueprint, its table and its steps."""
+
+    def __new__(
+        cls,
+        device: tuple[Blueprint, Table, tuple[Any, ...]],
+        host: tuple[Blueprint, Table, tuple[Any, ...]],
+        status_word: torch.Tensor,
+        capturing: Callable[[], bool],
+    ) -> Self: ...
+
+@final
+class Counters:
+    """What the plans of a planner have done."""
+
+    def __new__(cls) -> Self: ...
+    @property
+    def runs(self) -> int: ...
+    @property
+    def launches(self) -> int: ...
+    @property
+    def step_refreshes(self) -> int: ...
+    @property
+    def overlap_runs(self) -> int: ...
+    @property
+    def hooked_runs(self) -> int: ...
+
+@final
 class Cache:
-    """Plans by content, and what they counted."""
+    """Plans by content."""
 
     def __new__(cls, capacity: int) -> Self: ...
-    def get(self, request: Request) -> Any | None: ...
-    def insert(self, request: Request, plan: Plan, may_evict: bool) -> list[Plan]: ...
+    def get(self, blueprint: Blueprint) -> Any | None: ...
+    def insert(self, blueprint: Blueprint, plan: Plan, may_evict: bool) -> list[Plan]: ...
     def drop(self, plan: Any) -> bool: ...
     def clear(self) -> list[Plan]: ...
     def stats(self) -> dict[str, int]: ...
 
-def join_groups(plans: list[Plan]) -> tuple[list[list[tuple[int, int]]], list[dict[str, Any]]]:
-    """Plan and group of each group of plans, in launches of at most three that keep the groups' order; and reasons.
-
-    There is one for each launch but the first, why it was begun: plan, group, field, value, other.
-    """
-
-@disjoint_base
-class Join:
-    """The core of a joined plan: the hot call."""
-
-    def __new__(
-        cls,
-        plans: list[Any],
-        cache: Cache,
-        launches: list[tuple[list[tuple[int, int, tuple[int, int, int]]], Kernel | None]],
-        hooks: list[list[Any]] = [],
-    ) -> Self: ...
-    def run(
-        self,
-        seq_lens: torch.Tensor,
-        req_pool_indices: torch.Tensor,
-        num_padding: int = 0,
-        extend_lens: torch.Tensor | None = None,
-    ) -> None:
-        """Refreshes what every plan holds from one live batch, on the stream that is current.
-
-        As `Plan.run`, of which each plan's checks are made before anything is written. `extend_lens` is for the plans
-        of draft extend among them, and must be given if there is one.
-        """
-
-    def _admit(
-        self,
-        seq_lens: torch.Tensor,
-        req_pool_indices: torch.Tensor,
-        num_padding: int = 0,
-        extend_lens: torch.Tensor | None = None,
-    ) -> bool | None: ...
-    def _count(self) -> None: ...
-    def _arguments(
-        self,
-        launch: int,
-        seq_lens: torch.Tensor,
-        req_pool_indices: torch.Tensor,
-        num_padding: int = 0,
-        extend_lens: torch.Tensor | None = None,
-    ) -> tuple[int, ...]: ...
-    @property
-    def _runs(self) -> int: ...
-    @property
-    def _overlap_runs(self) -> int: ...
-    @property
-    def _hooked_runs(self) -> int: ...
-
 @disjoint_base
 class Plan:
-    """The core of a plan: the hot call."""
+    """The core of a plan."""
 
     def __new__(
         cls,
-        request: Request,
-        cache: Cache,
-        status: int,
-        cuts: list[tuple[int, int, int]],
-        kernels: list[Kernel] | None = None,
-        hooks: list[list[Any]] = [],
-        memory: list[torch.Tensor] = [],
+        blueprint: Blueprint,
+        table: Table,
+        steps: tuple[Any, ...],
+        status_word: torch.Tensor,
+        launcher: HostLauncher | DirectLauncher | StagedLauncher | _TritonLauncher,
+        grids: Sequence[_Grid],
+        counters: Counters,
     ) -> Self: ...
     def run(
         self,
@@ -162,15 +230,15 @@ class Plan:
         num_padding: int = 0,
         extend_lens: torch.Tensor | None = None,
     ) -> None:
-        """Refreshes every planned buffer from the live batch: one launch a group, on the stream that is current.
+        """Refreshes every planned buffer from the live batch, on the stream that is current.
 
         Compiles, allocates and synchronises nothing, but for the fallbacks that `explain()` names: inputs that overlap
         an output are cloned, tensors that only the host can serve are copied, and Triton's launcher loads itself at its
-        first use. A batch of 0 launches nothing. Rows past the batch are inert.
+        first use. An empty batch launches nothing. Rows past the batch are inert.
 
         Args:
-            seq_lens: [batch] int32 or int64, any stride below 4 GiB: length of each request before the draft; in draft
-                extend the length including the extension.
+            seq_lens: [batch] int32 or int64, any stride below 4 GiB: length of each request before the draft. In draft
+                extend, the length with the extension.
             req_pool_indices: [batch] int32 or int64, any stride below 4 GiB: request slot of each request.
             num_padding: the last so many requests are padding, clamped to 0..batch.
             extend_lens: [batch] int32 or int64, any stride below 4 GiB: accepted rows of each request; draft extend
@@ -179,49 +247,24 @@ class Plan:
         Raises:
             LayoutError: an input that is no tensor, of a wrong dtype or rank, of another length than `seq_lens`,
                 misaligned, or with a stride of 4 GiB or more.
-            PlanChangedError: an input on another device than planned; `extend_lens` given or missing against the mode.
+            PlanChangedError: an input on another device than planned; `extend_lens` missing, or given to a plan without
+                draft extend; memory of the plan that moved.
             CapacityError: more requests than the bucket holds.
             LaunchError: the driver refused the launch.
         """
 
-    def _admit(
-        self,
-        seq_lens: torch.Tensor,
-        req_pool_indices: torch.Tensor,
-        num_padding: int = 0,
-        extend_lens: torch.Tensor | None = None,
-    ) -> bool | None: ...
-    def _count(self) -> None: ...
-    def _count_step(self, step: int) -> None: ...
-    def _arguments(
-        self,
-        group: int,
-        seq_lens: torch.Tensor,
-        req_pool_indices: torch.Tensor,
-        num_padding: int = 0,
-        extend_lens: torch.Tensor | None = None,
-        alone: int | None = None,
-    ) -> tuple[int, ...]: ...
-    def _run_step(
-        self,
-        step: int,
-        seq_lens: torch.Tensor,
-        req_pool_indices: torch.Tensor,
-        num_padding: int = 0,
-        extend_lens: torch.Tensor | None = None,
-    ) -> None: ...
-    def _bare_launch_seconds(
-        self,
-        seq_lens: torch.Tensor,
-        req_pool_indices: torch.Tensor,
-        times: int,
-        extend_lens: torch.Tensor | None = None,
-    ) -> float: ...
     @property
-    def _runs(self) -> int: ...
+    def blueprint(self) -> Blueprint:
+        """What the plan was made from."""
+
     @property
-    def _overlap_runs(self) -> int: ...
+    def runs(self) -> int:
+        """Calls of `run` with at least one request."""
+
     @property
-    def _hooked_runs(self) -> int: ...
+    def overlap_runs(self) -> int:
+        """Runs in which a live input shared memory with an output."""
+
     @property
-    def _request(self) -> Request: ...
+    def hooked_runs(self) -> int:
+        """Runs in which Triton's launch hooks were set."""

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-import oracle
+from helpers import oracle
 from arena import Arena
-from cases import random_table
-from oracle import MODES, Round
+from helpers.cases import random_table
+from helpers.oracle import MODES, Round
 from qsa_group import ReplayPlan, UnsupportedError
-from support import Backend, Harness, live_inputs, mode_arguments, planner_of, step_buffers
+from helpers.harness import Backend, Harness, live_inputs, mode_arguments, planner_of, step_buffers
 
 BATCH = 4
 
@@ -78,7 +78,7 @@ def test_recorded_refresh_follows_its_inputs(gpu_backend: Backend, mode: str) ->
 
 @pytest.mark.parametrize("mode", MODES)
 def test_first_run_of_a_plan_is_inside_a_capture(gpu_backend: Backend, mode: str) -> None:
-    """Report 43. Nothing is left to do at the first run."""
+    """sgl-project/sglang pull 35427. Nothing is left to do at the first run."""
     round_ = round_in(mode)
     harness = Harness(gpu_backend, round_)
     arguments = live_inputs(round_, gpu_backend.device)
@@ -99,7 +99,7 @@ def test_padding_by_count_is_what_it_was_at_the_capture(gpu_backend: Backend) ->
 
 
 def test_two_layouts_inside_a_capture_with_room_for_one(gpu_backend: Backend) -> None:
-    """Report 43. Planned in the capture after a warm-up: no compile, and no eviction before the capture ends."""
+    """sgl-project/sglang pull 35427. Planned in the capture after a warm-up: no compile, and no eviction before the capture ends."""
     round_ = round_in("decode")
     planner = planner_of(round_, gpu_backend, cache_capacity=1)
     planner.warmup(round_.steps, "decode")
@@ -124,7 +124,7 @@ def test_two_layouts_inside_a_capture_with_room_for_one(gpu_backend: Backend) ->
 
 
 def test_planning_an_unknown_kernel_inside_a_capture_is_refused_and_harmless(gpu_backend: Backend) -> None:
-    """Report 43. A compile would break the capture: it is an error, not an attempt."""
+    """sgl-project/sglang pull 35427. A compile would break the capture: it is an error, not an attempt."""
     # A ratio of each backend's own: what one test has loaded, the next finds.
     ratio = {"triton": 8, "direct": 16}[gpu_backend.name]
     round_ = round_in("decode").but(ratio=ratio, page=2 * ratio)

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-import oracle
+from helpers import oracle
 from arena import Arena
 from hostile import PAGE, RATIO, WIDTH, hostile_round, status_bits
-from oracle import MODES
+from helpers.oracle import MODES
 from qsa_group import StepBuffers
-from strategies import Inputs, clip
-from support import Backend, Harness, live_inputs, mode_arguments, planner_of, refresh_once
+from helpers.strategies import Inputs, clip
+from helpers.harness import Backend, Harness, live_inputs, mode_arguments, planner_of, refresh_once
 
 SHORT = os.environ.get("QSA_GROUP_SANITIZER") == "1"
 DTYPES = [(torch.int64, torch.int64)] if SHORT else list(product((torch.int64, torch.int32), repeat=2))

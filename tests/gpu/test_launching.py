@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from cases import random_table
-from oracle import Round
+from helpers.cases import random_table
+from helpers.oracle import Round
 from qsa_group.shapes import shapes_of_binaries
-from support import Backend, Harness, live_inputs, planner_of
+from helpers.harness import Backend, Harness, live_inputs, planner_of
 
 ROUND = Round(random_table(np.random.default_rng(4), 9, 256, 64), [60, 100, 250], [1, 2, 3], rows=4, offsets=[1, 2])
 
@@ -77,7 +77,7 @@ def test_plan_made_while_a_hook_is_set_still_runs_right() -> None:
 
 
 def test_nothing_is_compiled_after_planning(gpu_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports 37 to 39, by Triton's own count."""
+    """vllm-project/vllm pull 57667 and others, by Triton's own count."""
     from triton import knobs
 
     seen: list[Any] = []
@@ -104,7 +104,7 @@ def test_nothing_is_compiled_after_planning(gpu_backend: Backend, monkeypatch: p
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3])
 def test_no_bucket_compiles_after_warmup(gpu_backend: Backend, num_steps: int) -> None:
-    """Report 38. Buckets of other sizes of one graph share binaries: one, and a few for the fewest rows and steps."""
+    """vllm-project/vllm-ascend pull 13637. Buckets of other sizes of one graph share binaries: one, and a few for the fewest rows and steps."""
     layout = ROUND.but(offsets=[1, 2, 3][:num_steps])
     planner = planner_of(layout, gpu_backend)
     planner.warmup(num_steps)
@@ -128,7 +128,7 @@ import json, sys
 sys.path[:0] = {paths!r}
 import torch
 from gpu.test_launching import ROUND
-from support import Backend, Harness, live_inputs
+from helpers.harness import Backend, Harness, live_inputs
 
 harness = Harness(Backend({backend!r}, "cuda"), ROUND)
 harness.refresh()
@@ -153,7 +153,7 @@ os._exit(0)
 
 
 def test_launch_that_fails_is_an_error(gpu_backend: Backend) -> None:
-    """Report 47. In a process of its own, whose context is broken by another kernel's assertion."""
+    """pytorch/pytorch pull 112154. In a process of its own, whose context is broken by another kernel's assertion."""
     tests = Path(__file__).resolve().parents[1]
     code = FAILING_LAUNCH.format(paths=[str(tests)], backend=gpu_backend.name)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)

@@ -9,9 +9,9 @@ import os
 
 import pytest
 
-import sglang_kernels
+from helpers import sglang_kernels
 from many_rounds import COMBOS, against_oracle, against_sglang
-from support import Backend
+from helpers.harness import Backend
 
 ROUNDS = int(os.environ.get("QSA_GROUP_GPU_ROUNDS", "300"))
 SEED = 20_260_000

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from cases import random_table
-from oracle import MODES, Round
+from helpers.cases import random_table
+from helpers.oracle import MODES, Round
 from qsa_group import PlanChangedError
-from strategies import Inputs
-from support import Backend, Harness, live_inputs
+from helpers.strategies import Inputs
+from helpers.harness import Backend, Harness, live_inputs
 
 SLEEP_CYCLES = 200_000_000  # about a tenth of a second
 
@@ -42,7 +42,7 @@ def busy(stream: torch.cuda.Stream) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_run_is_in_the_order_of_the_current_stream(gpu_backend: Backend, mode: str) -> None:
-    """Report 42. The live inputs arrive late on the stream that is current at the call, and at no other."""
+    """sgl-project/sglang pull 5419. The live inputs arrive late on the stream that is current at the call, and at no other."""
     harness = Harness(gpu_backend, round_in(mode))
     later = harness.round.but(seq_lens=[9, 10, 11])
     arguments = live_inputs(harness.round, gpu_backend.device)
@@ -61,7 +61,7 @@ def test_run_is_in_the_order_of_the_current_stream(gpu_backend: Backend, mode: s
 
 
 def test_run_waits_for_no_other_stream(gpu_backend: Backend) -> None:
-    """Report 42. A launch on an idle side stream is done while the default stream is still at work."""
+    """sgl-project/sglang pull 5419. A launch on an idle side stream is done while the default stream is still at work."""
     harness = Harness(gpu_backend, round_in())
     arguments = live_inputs(harness.round, gpu_backend.device)
     harness.refresh()
@@ -163,7 +163,7 @@ def test_plan_in_a_thread_that_never_touched_the_device(gpu_backend: Backend) ->
 
 
 def test_threads_on_streams_of_their_own(gpu_backend: Backend) -> None:
-    """Report 52, on the device."""
+    """PyO3/pyo3 pull 4544: on the device."""
     harnesses = [Harness(gpu_backend, round_in().but(seq_lens=[10 + i, 60 + i, 120 + i])) for i in range(8)]
 
     def work(harness: Harness) -> None:
@@ -187,7 +187,7 @@ def test_threads_on_streams_of_their_own(gpu_backend: Backend) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_second_device_while_the_first_is_current(gpu_backend: Backend, mode: str) -> None:
-    """Report 40. Tensors decide; the caller's device stays current."""
+    """linkedin/Liger-Kernel issue 1303. Tensors decide; the caller's device stays current."""
     if torch.cuda.device_count() < 2:
         pytest.skip("one CUDA device only")
     second = Backend(gpu_backend.name, "cuda:1")

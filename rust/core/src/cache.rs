@@ -1,10 +1,11 @@
-//! Plans by key, least recently used first out.
+//! Plans by content. The least recently used plan goes first.
 
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use crate::layout::{Mode, NUM_FIELDS, Padding, StepLayout, TableLayout};
+use crate::blueprint::Blueprint;
+use crate::contract::{Mode, NUM_FIELDS};
 
 /// Everything that a plan's packed arguments contain, as numbers: equal keys mean equal plans.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -12,13 +13,15 @@ pub struct PlanKey {
     words: Box<[u64]>,
 }
 
-const TABLE_WORDS: usize = 9;
-const STEP_WORDS: usize = 3 + 4 * NUM_FIELDS;
+const HEAD_WORDS: usize = 11;
+const GROUP_WORDS: usize = 3;
+const STEP_WORDS: usize = 4 + 4 * NUM_FIELDS;
 
 impl PlanKey {
-    /// The key of a plan request.
-    pub fn new(table: &TableLayout, mode: Mode, padding: Padding, steps: &[StepLayout]) -> PlanKey {
-        let mut words = Vec::with_capacity(TABLE_WORDS + 2 + steps.len() * STEP_WORDS);
+    /// The key of a blueprint.
+    pub fn new(blueprint: &Blueprint) -> PlanKey {
+        let Blueprint { table, steps, groups, launches, .. } = blueprint;
+        let mut words = Vec::with_capacity(HEAD_WORDS + groups.len() * GROUP_WORDS + steps.len() * STEP_WORDS);
         words.extend([
             table.ptr,
             table.device.kind.code(),
@@ -29,25 +32,27 @@ impl PlanKey {
             table.col_stride,
             table.compress_ratio,
             table.page_size,
+            groups.len() as u64,
+            steps.len() as u64,
         ]);
-        words.push(match mode {
-            Mode::Decode => 0,
-            Mode::DraftExtend => 1,
-            Mode::TargetVerify { draft_token_num } => 2 | u64::from(draft_token_num) << 8,
-        });
-        words.push(padding as u64);
-        for step in steps {
-            words.extend([step.offset as u64, step.rows, u64::from(step.mask())]);
+        for (launch, members) in launches.iter().enumerate() {
+            for group in members.iter().map(|&group| &groups[group]) {
+                let mode = match group.mode {
+                    Mode::Decode => 0,
+                    Mode::DraftExtend => 1,
+                    Mode::TargetVerify { draft_token_num } => 2 | u64::from(draft_token_num) << 8,
+                };
+                words.extend([mode, group.padding as u64, launch as u64]);
+            }
+        }
+        for (index, step) in steps.iter().enumerate() {
+            let group = blueprint.group_of(index).unwrap_or(usize::MAX);
+            words.extend([group as u64, step.offset as u64, step.rows, u64::from(step.mask())]);
             for (_, buffer) in step.present() {
                 words.extend([buffer.ptr, buffer.rows, buffer.cols, buffer.row_stride]);
             }
         }
         PlanKey { words: words.into_boxed_slice() }
-    }
-
-    /// Address of the request table that the plan reads.
-    pub fn table_ptr(&self) -> u64 {
-        self.words[0]
     }
 }
 
@@ -60,7 +65,7 @@ pub struct CacheStats {
     pub misses: u64,
     /// Plans that made room for others.
     pub evictions: u64,
-    /// Plans that were dropped or invalidated by the caller, or found and of no use.
+    /// Plans that the caller dropped, and plans that a look-up found and rejected.
     pub dropped: u64,
 }
 
@@ -104,8 +109,10 @@ impl<V> PlanCache<V> {
         }
     }
 
-    /// Forgets the plan that a look-up has just found, if a test still recognises it, and returns it: it was of no use,
-    /// so the look-up counts as a miss and the plan as dropped.
+    /// Takes back a look-up that found a plan of no use: the look-up counts as a miss.
+    ///
+    /// The plan is forgotten, counted as dropped and returned, unless another plan has taken its place. `test` recognises
+    /// the plan.
     pub fn reject(&mut self, key: &PlanKey, test: impl FnOnce(&V) -> bool) -> Option<V> {
         self.stats.hits -= 1;
         self.stats.misses += 1;
@@ -116,10 +123,10 @@ impl<V> PlanCache<V> {
         self.entries.remove(key).map(|entry| entry.value)
     }
 
-    /// Keeps a plan. Returns the plans that had to go, for the caller to release where that is safe.
+    /// Keeps a plan. Returns the plans that had to go. The caller releases them where releasing is safe.
     ///
-    /// `may_evict` is false while a CUDA graph capture is on: releasing a plan's memory then could break the capture,
-    /// so the cache grows past its capacity until the next insertion outside a capture.
+    /// `may_evict` is false during a CUDA graph capture, since releasing memory could break the capture. The cache grows
+    /// past its capacity then, until the next insertion outside a capture.
     pub fn insert(&mut self, key: PlanKey, value: V, may_evict: bool) -> Vec<V> {
         if self.capacity == 0 {
             return Vec::new();
@@ -138,17 +145,12 @@ impl<V> PlanCache<V> {
         gone
     }
 
-    /// Forgets the plans that a test picks and returns them.
-    pub fn remove_if(&mut self, mut test: impl FnMut(&PlanKey, &V) -> bool) -> Vec<V> {
+    /// Forgets the plans that a test picks, and returns them.
+    pub fn remove_if(&mut self, mut test: impl FnMut(&V) -> bool) -> Vec<V> {
         let gone: Vec<V> =
-            self.entries.extract_if(|key, entry| test(key, &entry.value)).map(|(_, entry)| entry.value).collect();
+            self.entries.extract_if(|_, entry| test(&entry.value)).map(|(_, entry)| entry.value).collect();
         self.stats.dropped += gone.len() as u64;
         gone
-    }
-
-    /// Forgets every plan that reads the table at `table_ptr` and returns them.
-    pub fn invalidate_table(&mut self, table_ptr: u64) -> Vec<V> {
-        self.remove_if(|key, _| key.table_ptr() == table_ptr)
     }
 
     /// Plans that are held.
@@ -175,33 +177,43 @@ impl<V> PlanCache<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{Buffer, Device, Field};
+    use crate::contract::{Field, Padding};
+    use crate::layout::{Buffer, StepLayout, TableLayout};
+    use crate::tensor::Device;
 
-    fn key(table_ptr: u64, ptr: u64) -> PlanKey {
-        let table = TableLayout {
-            device: Device::CPU,
-            ptr: table_ptr,
-            slots: 4,
-            width: 64,
-            row_stride: 64,
-            col_stride: 1,
-            compress_ratio: 4,
-            page_size: 64,
-        };
+    const TABLE: TableLayout = TableLayout {
+        device: Device::CPU,
+        ptr: 1,
+        slots: 4,
+        width: 64,
+        row_stride: 64,
+        col_stride: 1,
+        compress_ratio: 4,
+        page_size: 64,
+    };
+
+    fn step(ptr: u64, cols: u64) -> StepLayout {
         let mut buffers = [None; NUM_FIELDS];
-        buffers[Field::PageTable as usize] = Some(Buffer { ptr, rows: 4, cols: 65, row_stride: 65 });
-        let step = StepLayout { device: Device::CPU, offset: 1, rows: 4, buffers };
-        PlanKey::new(&table, Mode::Decode, Padding::Count, &[step])
+        buffers[Field::PageTable as usize] = Some(Buffer { ptr, rows: 4, cols, row_stride: cols });
+        StepLayout { device: Device::CPU, offset: 1, rows: 4, buffers }
+    }
+
+    fn blueprint(steps: Vec<StepLayout>) -> Blueprint {
+        Blueprint::new(TABLE, Mode::Decode, Padding::Count, steps).unwrap()
+    }
+
+    fn key(ptr: u64) -> PlanKey {
+        PlanKey::new(&blueprint(vec![step(ptr, 65)]))
     }
 
     #[test]
     fn least_recently_used_goes_first() {
         let mut cache = PlanCache::new(2);
-        cache.insert(key(1, 10), "a", true);
-        cache.insert(key(1, 20), "b", true);
-        assert_eq!(cache.get(&key(1, 10)), Some(&"a"));
-        assert_eq!(cache.insert(key(1, 30), "c", true), vec!["b"]);
-        assert_eq!(cache.get(&key(1, 20)), None);
+        cache.insert(key(10), "a", true);
+        cache.insert(key(20), "b", true);
+        assert_eq!(cache.get(&key(10)), Some(&"a"));
+        assert_eq!(cache.insert(key(30), "c", true), vec!["b"]);
+        assert_eq!(cache.get(&key(20)), None);
         let stats = cache.stats();
         assert_eq!((stats.hits, stats.misses, stats.evictions), (1, 1, 1));
     }
@@ -209,15 +221,15 @@ mod tests {
     #[test]
     fn a_rejected_plan_was_a_miss() {
         let mut cache = PlanCache::new(2);
-        cache.insert(key(1, 10), "a", true);
-        cache.insert(key(1, 20), "b", true);
-        assert_eq!(cache.get(&key(1, 10)), Some(&"a"));
-        assert_eq!(cache.reject(&key(1, 10), |&plan| plan == "a"), Some("a"));
+        cache.insert(key(10), "a", true);
+        cache.insert(key(20), "b", true);
+        assert_eq!(cache.get(&key(10)), Some(&"a"));
+        assert_eq!(cache.reject(&key(10), |&plan| plan == "a"), Some("a"));
         assert_eq!(cache.stats(), CacheStats { hits: 0, misses: 1, evictions: 0, dropped: 1 });
         assert_eq!(cache.len(), 1);
-        // Another plan has taken its place meanwhile.
-        assert_eq!(cache.get(&key(1, 20)), Some(&"b"));
-        assert_eq!(cache.reject(&key(1, 20), |&plan| plan == "a"), None);
+        // Another plan has taken the place of the rejected one.
+        assert_eq!(cache.get(&key(20)), Some(&"b"));
+        assert_eq!(cache.reject(&key(20), |&plan| plan == "a"), None);
         assert_eq!(cache.stats(), CacheStats { hits: 0, misses: 2, evictions: 0, dropped: 1 });
         assert_eq!(cache.len(), 1);
     }
@@ -225,45 +237,41 @@ mod tests {
     #[test]
     fn nothing_is_evicted_while_capturing() {
         let mut cache = PlanCache::new(1);
-        cache.insert(key(1, 10), "a", false);
-        assert!(cache.insert(key(1, 20), "b", false).is_empty());
+        cache.insert(key(10), "a", false);
+        assert!(cache.insert(key(20), "b", false).is_empty());
         assert_eq!(cache.len(), 2);
-        assert_eq!(cache.insert(key(1, 30), "c", true).len(), 2);
+        assert_eq!(cache.insert(key(30), "c", true).len(), 2);
         assert_eq!(cache.len(), 1);
     }
 
     #[test]
-    fn a_table_is_invalidated_whole() {
+    fn picked_plans_are_forgotten() {
         let mut cache = PlanCache::new(8);
-        cache.insert(key(1, 10), "a", true);
-        cache.insert(key(2, 10), "b", true);
-        cache.insert(key(1, 20), "c", true);
-        let mut gone = cache.invalidate_table(1);
+        for (ptr, plan) in [(10, "a"), (20, "b"), (30, "c")] {
+            cache.insert(key(ptr), plan, true);
+        }
+        let mut gone = cache.remove_if(|&plan| plan != "b");
         gone.sort_unstable();
         assert_eq!(gone, vec!["a", "c"]);
-        assert_eq!(cache.len(), 1);
-        assert_eq!(cache.stats().dropped, 2);
+        assert_eq!((cache.len(), cache.stats().dropped), (1, 2));
     }
 
     #[test]
     fn a_smaller_buffer_at_the_same_address_is_a_miss() {
-        let table = |cols| {
-            let spec = Buffer { ptr: 10, rows: 4, cols, row_stride: cols };
-            let mut buffers = [None; NUM_FIELDS];
-            buffers[Field::PageTable as usize] = Some(spec);
-            let step = StepLayout { device: Device::CPU, offset: 1, rows: 4, buffers };
-            let base = TableLayout {
-                device: Device::CPU,
-                ptr: 1,
-                slots: 4,
-                width: 64,
-                row_stride: 64,
-                col_stride: 1,
-                compress_ratio: 4,
-                page_size: 64,
-            };
-            PlanKey::new(&base, Mode::Decode, Padding::Count, &[step])
-        };
-        assert_ne!(table(65), table(33));
+        let key = |cols| PlanKey::new(&blueprint(vec![step(10, cols)]));
+        assert_ne!(key(65), key(33));
+        assert_eq!(key(65), key(65));
+    }
+
+    #[test]
+    fn plans_of_the_same_steps_in_other_groups_differ() {
+        let steps = vec![step(0x1000, 8), step(0x2000, 8)];
+        let together = blueprint(steps.clone());
+        let parts: Vec<_> = steps.into_iter().map(|step| blueprint(vec![step])).collect();
+        let joined = Blueprint::join(&[&parts[0], &parts[1]]).unwrap();
+        assert_ne!(PlanKey::new(&together), PlanKey::new(&joined));
+        let mut verify = together.clone();
+        verify.groups[0].mode = Mode::TargetVerify { draft_token_num: 1 };
+        assert_ne!(PlanKey::new(&together), PlanKey::new(&verify));
     }
 }

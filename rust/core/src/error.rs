@@ -1,44 +1,34 @@
-//! What can be wrong with a request, as data. Text is rendered only for display.
+//! What can go wrong, as data. The text is made only when an error is displayed.
 
-use crate::layout::Field;
 use thiserror::Error;
 
-/// Where in a plan request an error lies.
+/// The place of an error in what the caller gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A buffer of a step.
-    Buffer {
-        /// Index of the step in the list that was planned.
-        step: usize,
-        /// The buffer.
-        field: Field,
-    },
-    /// A step as a whole.
+    /// A field of a step: a buffer, or the offset.
     Step {
         /// Index of the step in the list that was planned.
         step: usize,
-        /// Name of what is wrong with it.
-        name: &'static str,
+        /// Name of the field.
+        field: &'static str,
     },
-    /// An argument that belongs to no step (`req_to_token`, `seq_lens`, …).
+    /// An argument that belongs to no step, such as `req_to_token` or `seq_lens`.
     Argument(&'static str),
 }
 
 impl Place {
     /// Index of the step, if the error belongs to one.
-    pub fn step(&self) -> Option<usize> {
+    pub const fn step(&self) -> Option<usize> {
         match self {
-            Place::Buffer { step, .. } | Place::Step { step, .. } => Some(*step),
+            Place::Step { step, .. } => Some(*step),
             Place::Argument(_) => None,
         }
     }
 
     /// Name of the field or argument.
-    pub fn field(&self) -> &'static str {
+    pub const fn field(&self) -> &'static str {
         match self {
-            Place::Buffer { field, .. } => field.name(),
-            Place::Step { name, .. } => name,
-            Place::Argument(name) => name,
+            Place::Step { field, .. } | Place::Argument(field) => field,
         }
     }
 }
@@ -52,19 +42,19 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// An error in a layout, a request or a launch.
+/// An error in a layout, in a call or in a launch.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Error {
-    /// A tensor or number does not have the form it must have.
+    /// A tensor or a number does not have the form that it must have.
     #[error("{place} has {what} {given}, must be {wanted}; {remedy}")]
     Layout {
-        /// Where.
+        /// Where the error is.
         place: Place,
         /// The property that is wrong ("dtype", "shape", …).
         what: &'static str,
-        /// Its value.
+        /// The value that was given.
         given: String,
-        /// The value it must have.
+        /// The value that it must have.
         wanted: String,
         /// What the caller can do.
         remedy: &'static str,
@@ -81,19 +71,19 @@ pub enum Error {
         /// What the caller can do.
         remedy: &'static str,
     },
-    /// Something that was fixed when the plan was made is different in a call.
+    /// A call differs from the plan in something that the plan fixed.
     #[error("{name} was planned as {planned}, {given} was given; {remedy}")]
     PlanChanged {
         /// What changed.
         name: &'static str,
-        /// Its value at plan time.
+        /// The value that was planned.
         planned: String,
-        /// Its value now.
+        /// The value of the call.
         given: String,
         /// What the caller can do.
         remedy: &'static str,
     },
-    /// This build, driver or kernel cannot do what is asked; never raised by a hot call.
+    /// This build, driver or kernel cannot do what is asked. A call of a plan never raises this.
     #[error("{what}; {remedy}")]
     Unsupported {
         /// What cannot be done.
@@ -101,16 +91,30 @@ pub enum Error {
         /// What the caller can do.
         remedy: &'static str,
     },
-    /// A CUDA driver call failed.
+    /// A call of the CUDA driver failed.
     #[error("{call} failed: {name}")]
     Driver {
-        /// The driver call.
+        /// The driver's function.
         call: &'static str,
         /// The driver's name for the error (`CUDA_ERROR_…`).
         name: String,
         /// The driver's number for the error.
         code: i32,
     },
+}
+
+impl Error {
+    /// An [`Error::Layout`].
+    #[cold]
+    pub fn layout(
+        place: Place,
+        what: &'static str,
+        given: impl ToString,
+        wanted: impl ToString,
+        remedy: &'static str,
+    ) -> Error {
+        Error::Layout { place, what, given: given.to_string(), wanted: wanted.to_string(), remedy }
+    }
 }
 
 /// Result with this crate's error.

@@ -1,7 +1,10 @@
 //! The live inputs of a call, and the checks that a call must pass before anything is written.
 
+use crate::blueprint::Blueprint;
+use crate::contract::{Mode, limits};
 use crate::error::{Error, Place, Result};
-use crate::layout::{Buffer, ByteRange, DType, Device, MAX_ROWS, MAX_STRIDE_BYTES, Mode, StepLayout};
+use crate::layout::Buffer;
+use crate::tensor::{ByteRange, DType, Device};
 
 /// A live vector: lengths, request slots or extend lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,63 +69,70 @@ impl LiveInputs {
     }
 }
 
-/// What a plan's calls are checked against.
+/// What the calls of a plan are checked against.
 #[derive(Clone, Debug)]
 pub struct Admission {
     device: Device,
-    mode: Mode,
-    /// Rows of the smallest step.
-    rows: u64,
-    /// Byte ranges of all outputs, merged and sorted, for a quick "shares nothing" answer.
+    /// Whether a group takes extend lengths.
+    extends: bool,
+    /// Each mode of the plan, and the rows of its smallest step.
+    buckets: Vec<(Mode, u64)>,
+    /// Byte ranges of all outputs, merged and sorted. They tell quickly that nothing is shared.
     outputs: Vec<ByteRange>,
     /// Every output, for the exact answer.
     buffers: Vec<(Buffer, DType)>,
 }
 
 impl Admission {
-    /// The checks of a plan over these steps.
-    pub fn new(device: Device, mode: Mode, steps: &[StepLayout]) -> Admission {
-        let buffers: Vec<(Buffer, DType)> =
-            steps.iter().flat_map(|step| step.present().map(|(field, buffer)| (*buffer, field.dtype()))).collect();
-        let mut ranges: Vec<ByteRange> = buffers
-            .iter()
-            .map(|(buffer, dtype)| buffer.byte_range(dtype))
-            .filter(|range| range.start < range.end)
-            .collect();
-        ranges.sort_unstable();
-        let mut outputs: Vec<ByteRange> = Vec::with_capacity(ranges.len());
-        for range in ranges {
-            match outputs.last_mut() {
-                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-                _ => outputs.push(range),
+    /// The checks of a blueprint's plan.
+    pub fn new(blueprint: &Blueprint) -> Admission {
+        let mut buckets: Vec<(Mode, u64)> = Vec::new();
+        for group in &blueprint.groups {
+            let rows = blueprint.first(group).rows;
+            match buckets.iter_mut().find(|(mode, _)| *mode == group.mode) {
+                Some((_, smallest)) => *smallest = rows.min(*smallest),
+                None => buckets.push((group.mode, rows)),
             }
         }
-        Admission { device, mode, rows: steps.iter().map(|step| step.rows).min().unwrap_or(0), outputs, buffers }
+        let present = blueprint.steps.iter().flat_map(|step| step.present());
+        let buffers: Vec<(Buffer, DType)> = present.map(|(field, buffer)| (*buffer, field.dtype())).collect();
+        Admission {
+            device: blueprint.table.device,
+            extends: buckets.iter().any(|(mode, _)| *mode == Mode::DraftExtend),
+            buckets,
+            outputs: merged(buffers.iter().map(|(buffer, dtype)| buffer.byte_range(dtype))),
+            buffers,
+        }
     }
 
     /// Checks a call.
     ///
     /// # Errors
-    /// [`Error::PlanChanged`] for another device or extend lengths where they do not belong; [`Error::Layout`] for
-    /// lengths that differ, a misaligned address or too large a stride; [`Error::Capacity`] for more requests than the
-    /// bucket holds.
+    /// [`Error::PlanChanged`] for another device, and for extend lengths that are missing or not taken.
+    /// [`Error::Layout`] for lengths that differ, a misaligned address or too large a stride. [`Error::Capacity`] for
+    /// more requests than the bucket holds.
     #[inline]
     pub fn check(&self, inputs: &LiveInputs) -> Result<()> {
-        self.check_vector("seq_lens", &inputs.seq_lens, inputs.batch())?;
-        self.check_vector("req_pool_indices", &inputs.req_pool_indices, inputs.batch())?;
-        match (&inputs.extend_lens, self.mode) {
-            (None, Mode::Decode | Mode::TargetVerify { .. }) => {}
-            (Some(lens), Mode::DraftExtend) => self.check_vector("extend_lens", lens, inputs.batch())?,
-            (given, mode) => return Err(extend_lens_misplaced(given.is_some(), mode)),
+        let batch = inputs.batch();
+        self.check_vector("seq_lens", &inputs.seq_lens, batch)?;
+        self.check_vector("req_pool_indices", &inputs.req_pool_indices, batch)?;
+        match &inputs.extend_lens {
+            None if !self.extends => {}
+            Some(lens) if self.extends => self.check_vector("extend_lens", lens, batch)?,
+            given => return Err(self.extend_lens_misplaced(given.is_some())),
         }
-        let needed = match self.mode {
-            Mode::Decode => inputs.batch(),
-            Mode::TargetVerify { draft_token_num } => inputs.batch().saturating_mul(u64::from(draft_token_num)),
-            // Packed rows past the bucket are a matter of values, not of shapes: they are dropped and flagged.
-            Mode::DraftExtend if inputs.batch() > MAX_ROWS => return Err(self.too_large(inputs.batch())),
-            Mode::DraftExtend => 0,
-        };
-        if needed > self.rows { Err(self.too_large(needed)) } else { Ok(()) }
+        for &(mode, rows) in &self.buckets {
+            // Packed rows past a bucket of draft extend depend on values, not on sizes. They are dropped and flagged.
+            let (needed, limit) = match mode {
+                Mode::Decode => (batch, rows),
+                Mode::TargetVerify { draft_token_num } => (batch.saturating_mul(u64::from(draft_token_num)), rows),
+                Mode::DraftExtend => (batch, limits::ROWS),
+            };
+            if needed > limit {
+                return Err(too_large(mode, needed, limit));
+            }
+        }
+        Ok(())
     }
 
     #[inline]
@@ -132,7 +142,7 @@ impl Admission {
             && vector.len == batch
             && vector.ptr & (vector.size() - 1) == 0
             && has_memory
-            && vector.byte_stride() <= MAX_STRIDE_BYTES
+            && vector.byte_stride() <= limits::STRIDE_BYTES
         {
             return Ok(());
         }
@@ -159,12 +169,12 @@ impl Admission {
                 remedy: "pass one entry a request in every live input",
             };
         }
-        if vector.byte_stride() > MAX_STRIDE_BYTES {
+        if vector.byte_stride() > limits::STRIDE_BYTES {
             return Error::Layout {
                 place,
                 what: "stride",
                 given: format!("{} bytes", vector.byte_stride()),
-                wanted: format!("at most {MAX_STRIDE_BYTES} bytes"),
+                wanted: format!("at most {} bytes", limits::STRIDE_BYTES),
                 remedy: "pass a contiguous copy",
             };
         }
@@ -178,21 +188,14 @@ impl Admission {
     }
 
     #[cold]
-    fn too_large(&self, needed: u64) -> Error {
-        match self.mode {
-            Mode::TargetVerify { .. } => Error::Capacity {
-                name: "batch * draft_token_num",
-                needed,
-                limit: self.rows,
-                remedy: "plan a bucket of at least that many rows",
-            },
-            Mode::DraftExtend => Error::Capacity { name: "batch", needed, limit: MAX_ROWS, remedy: "split the batch" },
-            Mode::Decode => Error::Capacity {
-                name: "batch",
-                needed,
-                limit: self.rows,
-                remedy: "plan a bucket of at least that many rows",
-            },
+    fn extend_lens_misplaced(&self, given: bool) -> Error {
+        let shown = |there: bool| if there { "a tensor" } else { "None" }.to_string();
+        let modes: Vec<&str> = self.buckets.iter().map(|(mode, _)| mode.name()).collect();
+        Error::PlanChanged {
+            name: "extend_lens",
+            planned: format!("{} for mode \"{}\"", shown(self.extends), modes.join(" + ")),
+            given: shown(given),
+            remedy: "draft_extend takes extend_lens, the other modes do not",
         }
     }
 
@@ -214,7 +217,7 @@ impl Admission {
         }
     }
 
-    /// The hulls meet: compare element by element, since a strided vector may interleave with an output.
+    /// Compares element by element, since a strided vector may interleave with an output.
     #[cold]
     fn touches_exactly(&self, vector: &LiveVector) -> bool {
         let dtype = if vector.wide { DType::Int64 } else { DType::Int32 };
@@ -224,26 +227,55 @@ impl Admission {
 }
 
 #[cold]
-fn extend_lens_misplaced(given: bool, mode: Mode) -> Error {
-    let shown = |there: bool| if there { "a tensor" } else { "None" }.to_string();
-    Error::PlanChanged {
-        name: "extend_lens",
-        planned: format!("{} for mode {:?}", shown(mode == Mode::DraftExtend), mode.name()),
-        given: shown(given),
-        remedy: "draft_extend takes extend_lens, the other modes do not",
+fn too_large(mode: Mode, needed: u64, limit: u64) -> Error {
+    let (name, remedy) = match mode {
+        Mode::Decode => ("batch", "plan a bucket of at least that many rows"),
+        Mode::TargetVerify { .. } => ("batch * draft_token_num", "plan a bucket of at least that many rows"),
+        Mode::DraftExtend => ("batch", "split the batch"),
+    };
+    Error::Capacity { name, needed, limit, remedy }
+}
+
+/// Ranges sorted, those that touch merged, empty ones left out.
+fn merged(ranges: impl Iterator<Item = ByteRange>) -> Vec<ByteRange> {
+    let mut sorted: Vec<ByteRange> = ranges.filter(|range| range.start < range.end).collect();
+    sorted.sort_unstable();
+    let mut merged: Vec<ByteRange> = Vec::with_capacity(sorted.len());
+    for range in sorted {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
     }
+    merged
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::NUM_FIELDS;
+    use crate::contract::{NUM_FIELDS, Padding};
+    use crate::layout::{StepLayout, TableLayout};
+
+    const TABLE: TableLayout = TableLayout {
+        device: Device::CPU,
+        ptr: 0x8000,
+        slots: 9,
+        width: 512,
+        row_stride: 512,
+        col_stride: 1,
+        compress_ratio: 4,
+        page_size: 64,
+    };
+
+    fn blueprint(mode: Mode, ptr: u64, rows: u64) -> Blueprint {
+        let mut buffers = [None; NUM_FIELDS];
+        buffers[0] = Some(Buffer { ptr, rows, cols: 1, row_stride: 1 });
+        let step = StepLayout { device: Device::CPU, offset: 0, rows, buffers };
+        Blueprint::new(TABLE, mode, Padding::Count, vec![step]).unwrap()
+    }
 
     fn admission() -> Admission {
-        let mut buffers = [None; NUM_FIELDS];
-        buffers[0] = Some(Buffer { ptr: 0x1000, rows: 4, cols: 1, row_stride: 1 });
-        let step = StepLayout { device: Device::CPU, offset: 0, rows: 4, buffers };
-        Admission::new(Device::CPU, Mode::Decode, &[step])
+        Admission::new(&blueprint(Mode::Decode, 0x1000, 4))
     }
 
     fn inputs(ptr: u64, len: u64, stride: u64, wide: bool) -> LiveInputs {
@@ -253,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_stride_counts_where_there_is_a_next_element() {
-        let last = MAX_STRIDE_BYTES / 8;
+        let last = limits::STRIDE_BYTES / 8;
         for (len, stride, served) in [(2, last, true), (2, last + 1, false), (2, 1 << 61, false), (1, 1 << 61, true)] {
             let checked = admission().check(&inputs(0x100, len, stride, true));
             assert_eq!(checked.is_ok(), served, "{len} elements {stride} apart: {checked:?}");
@@ -269,5 +301,25 @@ mod tests {
         for (ptr, shares) in [(0x0ff8, false), (0x0ffc, true), (0x100c, true), (0x1010, false)] {
             assert_eq!(admission().overlaps_output(&inputs(ptr, 1, 1 << 61, true)), shares, "{ptr:#x}");
         }
+    }
+
+    #[test]
+    fn a_joined_plan_serves_what_its_smallest_bucket_holds() {
+        let draft = blueprint(Mode::Decode, 0x1000, 4);
+        let verify = blueprint(Mode::TargetVerify { draft_token_num: 2 }, 0x2000, 6);
+        let extend = blueprint(Mode::DraftExtend, 0x3000, 1);
+        let check = |parts: &[&Blueprint], inputs: &LiveInputs| {
+            Admission::new(&Blueprint::join(parts).unwrap()).check(inputs).map_err(|error| error.to_string())
+        };
+        let live = |batch| inputs(0x100, batch, 1, true);
+        assert_eq!(check(&[&draft, &verify], &live(3)), Ok(()));
+        let error = check(&[&draft, &verify], &live(4)).unwrap_err();
+        assert!(error.contains("batch * draft_token_num needs 8, the limit is 6"), "{error}");
+        let with_extend = LiveInputs { extend_lens: Some(live(3).seq_lens), ..live(3) };
+        assert_eq!(check(&[&draft, &extend], &with_extend), Ok(()));
+        let error = check(&[&draft, &extend], &live(3)).unwrap_err();
+        assert!(error.contains("a tensor for mode \"decode + draft_extend\", None was given"), "{error}");
+        let error = check(&[&draft, &verify], &with_extend).unwrap_err();
+        assert!(error.contains("None for mode \"decode + target_verify\", a tensor was given"), "{error}");
     }
 }

@@ -35,15 +35,11 @@ pub fn wrong_type(given: &Bound<'_, PyAny>, place: Place, wanted: &str, remedy: 
     Error::Layout { place, what: "type", given: class, wanted: wanted.to_string(), remedy }
 }
 
-/// The same error, whose text begins with the plan that it comes from.
+/// A `LaunchError` for a reason that is not the driver's.
 #[cold]
-pub fn in_plan(py: Python<'_>, error: Raised, plan: usize) -> Raised {
-    let value = error.0.value(py);
-    let text = format!("plans[{plan}]: {value}");
-    if let Err(failure) = value.setattr("args", (text,)) {
-        return failure.into();
-    }
-    error
+pub fn launch_error(py: Python<'_>, message: &str) -> Raised {
+    let raised = class(py, "LaunchError").and_then(|class| class.call1((message,)));
+    Raised(raised.map_or_else(|failure| failure, PyErr::from_value))
 }
 
 fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyType>> {

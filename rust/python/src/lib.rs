@@ -1,40 +1,60 @@
-//! The Python surface `qsa_group._core`: conversions, and the hot call. All logic is in `qsa-group-core`.
+//! The Python surface `qsa_group._core`: conversions, and the hot call. The logic is in `qsa-group-core`.
 #![allow(missing_docs)] // `python/qsa_group/_core.pyi` documents what Python sees.
 
+#[cfg(feature = "bench")]
+mod bench;
+mod blueprint;
 mod cache;
+mod call;
+mod counters;
 mod errors;
-mod join;
+mod kernel;
+mod launcher;
 mod memory;
+mod number;
 mod plan;
-mod request;
+mod table;
 mod tensor;
 
 use pyo3::prelude::*;
 
-/// Calls hold the GIL for the microseconds they take. On a free-threaded Python they run side by side: everything they
-/// share is immutable or atomic.
+/// Calls hold the GIL for the microseconds that they take. Free-threaded Python runs calls side by side: what calls share
+/// is immutable, atomic or behind a lock.
 #[pymodule(gil_used = false)]
 mod _core {
+    #[cfg(feature = "bench")]
+    #[pymodule_export]
+    use super::bench::{bare_launch_seconds, noop};
+    #[pymodule_export]
+    use super::blueprint::{Blueprint, Group, Split};
     #[pymodule_export]
     use super::cache::Cache;
     #[pymodule_export]
-    use super::join::{Join, join_groups};
+    use super::counters::Counters;
     #[pymodule_export]
-    use super::plan::{LoadedKernel, Plan, noop};
+    use super::kernel::{Driver, Kernel, kernel_arguments};
     #[pymodule_export]
-    use super::request::{Request, Table};
+    use super::launcher::{DirectLauncher, HostLauncher, StagedLauncher};
+    #[pymodule_export]
+    use super::plan::Plan;
+    #[pymodule_export]
+    use super::table::Table;
 
     use pyo3::prelude::*;
-
-    /// Whether live tensors are read through DLPack's exchange table.
-    #[pyfunction]
-    fn uses_exchange_api(py: Python<'_>) -> PyResult<bool> {
-        crate::tensor::uses_exchange_api(py)
-    }
+    use pyo3::types::PyTuple;
+    use qsa_group_core::contract::{Field, Mode, limits, status};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("MAX_GROUP_STEPS", qsa_group_core::layout::MAX_GROUP_STEPS)?;
-        module.add("__version__", env!("CARGO_PKG_VERSION"))
+        let py = module.py();
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("FIELDS", PyTuple::new(py, Field::ALL.map(Field::name))?)?;
+        module.add("MODES", PyTuple::new(py, Mode::NAMES)?)?;
+        module.add("MAX_GROUP_STEPS", limits::GROUP_STEPS)?;
+        module.add("SLOT_OUT_OF_TABLE", status::SLOT_OUT_OF_TABLE)?;
+        module.add("LENGTH_NOT_POSITIVE", status::LENGTH_NOT_POSITIVE)?;
+        module.add("LENGTH_EXCEEDS_TABLE", status::LENGTH_EXCEEDS_TABLE)?;
+        module.add("ROWS_EXCEED_BUCKET", status::ROWS_EXCEED_BUCKET)?;
+        module.add("EXTEND_LENGTH_NEGATIVE", status::EXTEND_LENGTH_NEGATIVE)
     }
 }

@@ -1,5 +1,5 @@
-//! Memory whose address is kept. On the host torch moves it under a tensor's feet, when the tensor is shared with a
-//! process for one.
+//! Memory whose address a plan keeps. On the host torch may move a tensor's memory, for example when the tensor is shared
+//! with another process.
 
 use pyo3::prelude::*;
 use qsa_group_core::error::Error;
@@ -7,7 +7,7 @@ use qsa_group_core::error::Error;
 use crate::errors::Result;
 use crate::tensor;
 
-/// A tensor, and where its elements stood.
+/// An alias of a tensor, and the address of the tensor's elements when the plan was made.
 pub struct Watched {
     name: &'static str,
     step: Option<usize>,
@@ -16,22 +16,31 @@ pub struct Watched {
 }
 
 impl Watched {
-    pub fn new(name: &'static str, step: Option<usize>, tensor: Bound<'_, PyAny>, address: u64) -> Watched {
-        Watched { name, step, tensor: tensor.unbind(), address }
+    /// Watches an alias of a tensor. The memory stays then, even if the caller's tensor is given other data.
+    pub fn alias(
+        name: &'static str,
+        step: Option<usize>,
+        tensor: &Bound<'_, PyAny>,
+        address: u64,
+    ) -> PyResult<Watched> {
+        Ok(Watched { name, step, tensor: tensor.call_method0("detach")?.unbind(), address })
     }
 
-    pub fn tensor(&self, py: Python<'_>) -> Py<PyAny> {
-        self.tensor.clone_ref(py)
+    /// The alias.
+    pub fn tensor<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        self.tensor.bind(py).clone()
     }
 
-    /// An error if the memory stands elsewhere now.
+    /// An error if the memory has moved.
     #[inline]
     pub fn check(&self, py: Python<'_>) -> Result<()> {
         let given = tensor::address(self.tensor.bind(py))?;
-        if given == self.address {
-            return Ok(());
-        }
-        Err(Error::PlanChanged {
+        if given == self.address { Ok(()) } else { Err(self.moved(given).into()) }
+    }
+
+    #[cold]
+    fn moved(&self, given: u64) -> Error {
+        Error::PlanChanged {
             name: self.name,
             planned: match self.step {
                 Some(step) => format!("memory at {:#x} in step {step}", self.address),
@@ -41,6 +50,5 @@ impl Watched {
             remedy: "share_memory_(), sending it to a process or resizing it moved it; plan again, over a new RequestTable if it \
                      is the table",
         }
-        .into())
     }
 }

@@ -9,7 +9,7 @@ use pyo3::types::{PyCapsule, PyType};
 use qsa_group_core::driver::Handle;
 use qsa_group_core::error::{Error, Place};
 use qsa_group_core::inputs::LiveVector;
-use qsa_group_core::layout::{DType, Device, DeviceKind, TensorSpec};
+use qsa_group_core::tensor::{DType, Device, DeviceKind, TensorSpec};
 
 use crate::errors::{Result, wrong_type};
 
@@ -72,11 +72,6 @@ fn exchange_api(tensor: &Bound<'_, PyType>) -> Option<&'static ExchangeApi> {
     // SAFETY: torch guarantees that a capsule of this name holds a pointer to its static exchange table.
     let api = unsafe { pointer.as_ref() };
     (api.major == 1 && api.dltensor_from_py_object.is_some()).then_some(api)
-}
-
-/// Whether live inputs are read through DLPack's exchange table rather than through Python attributes.
-pub fn uses_exchange_api(py: Python<'_>) -> PyResult<bool> {
-    Ok(torch(py)?.exchange.is_some())
 }
 
 /// Whether `object` is a `torch.Tensor`. The type itself is compared: `__class__`, which a mock may claim, is not asked.

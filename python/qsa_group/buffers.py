@@ -1,0 +1,91 @@
+"""What a caller describes: the request table, and the buffers of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import _core
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import Self
+
+__all__ = ["FIELDS", "RequestTable", "StepBuffers"]
+
+FIELDS = _core.FIELDS
+"""Names of a step's buffers, in the order of `docs/semantics.md`."""
+
+
+class RequestTable(_core.Table):
+    """The engine's table of KV slots. A refresh reads write locations and page ids from the table.
+
+    Args:
+        req_to_token: [slots, width] int32, KV slot of each token of each request. The slots of a page are consecutive.
+            Any strides below 4 GiB that keep the entries apart. Slot 0 is never allocated; padding rows read slot 0.
+        compress_ratio: tokens of a compressed group, at least 1.
+        page_size: full-KV tokens of a page, a multiple of `compress_ratio`.
+
+    Raises:
+        LayoutError: naming `req_to_token`, `compress_ratio` or `page_size`.
+    """
+
+    def __new__(cls, req_to_token: torch.Tensor, *, compress_ratio: int, page_size: int) -> Self:
+        """Validates the table."""
+        return super().__new__(cls, req_to_token, compress_ratio, page_size)
+
+    def __init__(self, req_to_token: torch.Tensor, *, compress_ratio: int, page_size: int) -> None:
+        del compress_ratio, page_size  # The core has them.
+        self._req_to_token = req_to_token
+
+    @property
+    def req_to_token(self) -> torch.Tensor:
+        """The table, [slots, width] int32. Another table needs another `RequestTable`."""
+        return self._req_to_token
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the table, and of everything that is planned over the table."""
+        return self._req_to_token.device
+
+    def __repr__(self) -> str:
+        return (
+            f"RequestTable([{self.slots}, {self.width}] on {self.device}, compress_ratio={self.compress_ratio}, "
+            f"page_size={self.page_size})"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class StepBuffers:
+    """The buffers that one step's graph reads. An absent buffer (None) is not computed.
+
+    A row of length n has position n - 1. The row's request slot is r.
+
+    Attributes:
+        offset: tokens that the step adds to a request's live length, usually step + 1; decode mode only.
+        sequence_lengths: [rows] int32, n.
+        row_req_pool_indices: [rows] int32, r.
+        prefix_lengths: [rows] int32, tokens before the rows of this pass.
+        compressed_lengths: [rows] int32, n // ratio.
+        write_locs: [rows] int32, the compressed slot that the row completes a group in, or 0.
+        logical_positions: [rows] int32, n - 1.
+        pending_ring_slots: [rows] int64, r * ratio + (n - 1) % ratio.
+        ring_group_locs: [rows, ratio] int32, ring slots of the members of the row's group.
+        page_table: [rows, max_pages] int32, full-KV page ids. Entries past ceil(n / page_size) keep what they hold.
+    """
+
+    offset: int = 1
+    sequence_lengths: torch.Tensor | None = None
+    row_req_pool_indices: torch.Tensor | None = None
+    prefix_lengths: torch.Tensor | None = None
+    compressed_lengths: torch.Tensor | None = None
+    write_locs: torch.Tensor | None = None
+    logical_positions: torch.Tensor | None = None
+    pending_ring_slots: torch.Tensor | None = None
+    ring_group_locs: torch.Tensor | None = None
+    page_table: torch.Tensor | None = None
+
+    def present(self) -> dict[str, torch.Tensor]:
+        """The buffers of the step by name, in the order of `FIELDS`."""
+        buffers = ((name, getattr(self, name)) for name in FIELDS)
+        return {name: buffer for name, buffer in buffers if buffer is not None}

@@ -1,0 +1,82 @@
+"""The kernel compiled ahead of time, without specialisation.
+
+`triton.compile` on an `ASTSource` with no attributes gives one binary for every value, dtype class and alignment, and
+needs neither a GPU nor a driver. Triton keeps compiled code across processes in its own cache; within a process each
+variant is compiled once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from ..errors import UnsupportedError
+from .variant import KernelVariant
+
+__all__ = ["compile_stats", "compile_variant", "refusal"]
+
+_lock = threading.Lock()
+_compiled: dict[tuple[KernelVariant, int, int], Any] = {}
+_seconds = 0.0
+
+
+def compile_stats() -> tuple[int, float]:
+    """Kernels compiled in this process, and the seconds that took."""
+    return len(_compiled), _seconds
+
+
+def compile_variant(variant: KernelVariant, capability: int, device: int = 0) -> Any:
+    """Compiles a variant for a compute capability such as 90, or returns it if that was done before.
+
+    Returns:
+        Triton's `CompiledKernel`. It loads itself once, on one device, so each device index has its own; Triton's cache
+        makes the second one cheap.
+
+    Raises:
+        UnsupportedError: Triton is not installed, or cannot compile the kernel.
+    """
+    global _seconds
+    key = (variant, capability, device)
+    with _lock:
+        if key not in _compiled:
+            started = time.perf_counter()
+            _compiled[key] = _compile(variant, capability)
+            _seconds += time.perf_counter() - started
+        return _compiled[key]
+
+
+def _compile(variant: KernelVariant, capability: int) -> Any:
+    try:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+    except ImportError as error:
+        raise UnsupportedError(f"Triton is not usable here ({error}); install triton, or use backend 'host'") from error
+    kernel, signature, constants = variant.source()
+    if not isinstance(kernel, triton.JITFunction):
+        raise UnsupportedError("TRITON_INTERPRET is set, so nothing can be compiled; unset it, or use CPU tensors")
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs={})
+    try:
+        return triton.compile(
+            source, target=GPUTarget("cuda", capability, 32), options={"num_warps": variant.num_warps}
+        )
+    except Exception as error:
+        raise UnsupportedError(
+            f"Triton {triton.__version__} cannot compile the refresh kernel ({error}); use backend 'host' or another "
+            "Triton"
+        ) from error
+
+
+def refusal(compiled: Any) -> str | None:
+    """Why a compiled kernel must not be started past Triton's own launcher; None if it may be."""
+    metadata = compiled.metadata
+    checks = (
+        (getattr(metadata, "num_ctas", 1) != 1, "it runs in clusters of thread blocks"),
+        (getattr(metadata, "launch_pdl", False), "it uses programmatic dependent launch"),
+        (getattr(metadata, "launch_cooperative_grid", False), "it is a cooperative launch"),
+        (getattr(metadata, "global_scratch_size", 0) > 0, "it needs global scratch memory"),
+        (getattr(metadata, "profile_scratch_size", 0) > 0, "it needs profiling scratch memory"),
+        (bool(getattr(metadata, "instrumentation_mode", "")), "it is instrumented"),
+    )
+    return next((reason for found, reason in checks if found), None)

@@ -1,0 +1,7 @@
+//! Launches: the kernel's arguments, packed once a plan and patched at each call.
+
+mod arguments;
+mod pack;
+
+pub use arguments::{Argument, GroupSize, launch_words};
+pub use pack::{GroupGrid, Launch, LaunchWords};

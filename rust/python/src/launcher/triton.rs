@@ -1,0 +1,34 @@
+//! Launches by Triton's own launcher or interpreter.
+
+use std::mem::MaybeUninit;
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use qsa_group_core::launch::{Launch, LaunchWords};
+
+use super::Started;
+use crate::call::Call;
+use crate::errors::Result;
+
+/// Passes each launch's words to a Python object.
+pub struct TritonLauncher {
+    /// An object with a method `start(index, programs, words)`.
+    object: Py<PyAny>,
+}
+
+impl TritonLauncher {
+    pub fn new(object: Py<PyAny>) -> TritonLauncher {
+        TritonLauncher { object }
+    }
+
+    pub fn start(&self, launches: &[Launch], call: &Call<'_, '_>) -> Result<Started> {
+        for launch in launches.iter().filter(|launch| launch.programs > 0) {
+            let mut room: LaunchWords = [MaybeUninit::uninit(); _];
+            // Triton appends the scratch pointers itself, and takes int64 numbers only.
+            let words = launch.words(&call.inputs, 0, &mut room);
+            let words = PyTuple::new(call.py, words.iter().map(|word| word.cast_signed()))?;
+            self.object.call_method1(call.py, "start", (launch.index, launch.programs, words))?;
+        }
+        Ok(Started::AsPlanned)
+    }
+}
