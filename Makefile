@@ -63,6 +63,7 @@ lint: $(VENV)/.installed ## formatting, lints and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	if test -x $(BIN)/actionlint; then $(BIN)/actionlint; fi
 	$(BIN)/python -m mypy.stubtest qsa_group._core --ignore-disjoint-bases --allowlist tests/stubs_allowlist.txt
 
 format: $(VENV)/.tools ## write the formatting that lint wants

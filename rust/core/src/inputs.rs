@@ -28,7 +28,7 @@ impl LiveVector {
         if self.wide { 8 } else { 4 }
     }
 
-    /// Bytes from an element to the next; 0 where there is no next one.
+    /// Bytes from an element to the next; 0 where there is no next element.
     #[inline]
     pub const fn byte_stride(&self) -> u64 {
         if self.len > 1 { self.stride.saturating_mul(self.size()) } else { 0 }
@@ -51,7 +51,7 @@ pub struct LiveInputs {
     pub req_pool_indices: LiveVector,
     /// Rows of each request; draft extend only.
     pub extend_lens: Option<LiveVector>,
-    /// The last so many requests are padding; clamped to 0..batch.
+    /// The last so many requests are padding. Clamped to 0..batch.
     pub num_padding: i64,
 }
 

@@ -1,4 +1,4 @@
-//! Reading torch tensors: in full when a plan is made, by the cheapest sound route in a call.
+//! Reading torch tensors: in full when a plan is made, by the cheapest sound way in a call.
 
 use std::ffi::{c_int, c_void};
 
@@ -33,12 +33,12 @@ struct DlTensor {
     byte_offset: u64,
 }
 
-/// `DLPackExchangeAPI` of the DLPack C ABI, version 1.3: what an array library offers to C callers.
+/// `DLPackExchangeAPI` of the DLPack C ABI, version 1.3: functions that an array library offers to C callers.
 #[repr(C)]
 struct ExchangeApi {
     major: u32,
     minor: u32,
-    // Pointers that are not used here, as numbers so that the table may be shared between threads.
+    // Pointers that are not used here. As numbers they let threads share the table.
     previous: usize,
     managed_tensor_allocator: usize,
     managed_tensor_from_py_object: usize,
@@ -47,10 +47,10 @@ struct ExchangeApi {
     current_work_stream: Option<unsafe extern "C" fn(c_int, i32, *mut *mut c_void) -> c_int>,
 }
 
-/// What is looked up in torch once.
+/// What torch is asked for once.
 struct Torch {
     tensor: Py<PyType>,
-    /// The exchange table lives as long as torch, which is never unloaded; absent before torch 2.10.
+    /// Torch is never unloaded, so its exchange table is static. Absent before torch 2.10.
     exchange: Option<&'static ExchangeApi>,
     raw_stream: Option<Py<PyAny>>,
 }
@@ -74,7 +74,7 @@ fn exchange_api(tensor: &Bound<'_, PyType>) -> Option<&'static ExchangeApi> {
     (api.major == 1 && api.dltensor_from_py_object.is_some()).then_some(api)
 }
 
-/// Whether `object` is a `torch.Tensor`. The type itself is compared: `__class__`, which a mock may claim, is not asked.
+/// Whether `object` is a `torch.Tensor`. The type itself is compared, since a mock may claim any `__class__`.
 fn is_tensor(py: Python<'_>, torch: &Torch, object: &Bound<'_, PyAny>) -> bool {
     let class = object.get_type_ptr();
     let tensor = torch.tensor.bind(py).as_type_ptr();
@@ -116,7 +116,7 @@ pub fn spec(object: &Bound<'_, PyAny>, place: Place) -> Result<TensorSpec> {
     }
 }
 
-/// None for anything out of the ordinary, which the slower route puts into words.
+/// None for a tensor that this way does not read. Reading by attributes then says what is wrong with the tensor.
 fn spec_by_exchange(api: &ExchangeApi, object: &Bound<'_, PyAny>) -> Option<TensorSpec> {
     let tensor = exchange(api, object)?;
     let rank = usize::try_from(tensor.ndim).ok()?;
@@ -178,7 +178,7 @@ pub fn live(object: &Bound<'_, PyAny>, name: &'static str) -> Result<LiveVector>
     }
 }
 
-/// Where a tensor's elements stand now, as its `data_ptr` says.
+/// Address of a tensor's first element, as `data_ptr` gives it.
 #[inline]
 pub fn address(object: &Bound<'_, PyAny>) -> PyResult<u64> {
     match torch(object.py())?.exchange.and_then(|api| exchange(api, object)) {
@@ -213,14 +213,14 @@ impl DlTensor {
     }
 }
 
-/// What torch tells of a tensor; None if it cannot (a meta or sparse tensor).
+/// A tensor by the exchange table; None for a tensor that has no DLPack form, such as a meta or sparse tensor.
 #[inline]
 fn exchange(api: &ExchangeApi, object: &Bound<'_, PyAny>) -> Option<DlTensor> {
     let read = api.dltensor_from_py_object?;
     let mut tensor = std::mem::MaybeUninit::<DlTensor>::uninit();
     // SAFETY: the object is a torch.Tensor, and torch fills the struct unless it reports an error.
     if unsafe { read(object.as_ptr().cast(), tensor.as_mut_ptr()) } != 0 {
-        // The slower route says what is wrong; torch's own error is not raised twice.
+        // Reading by attributes says what is wrong, so torch's own error is dropped.
         drop(PyErr::take(object.py()));
         return None;
     }
@@ -228,7 +228,7 @@ fn exchange(api: &ExchangeApi, object: &Bound<'_, PyAny>) -> Option<DlTensor> {
     Some(unsafe { tensor.assume_init() })
 }
 
-/// None for anything out of the ordinary, which the slower route puts into words.
+/// None for a tensor that this way does not read. Reading by attributes then says what is wrong with the tensor.
 #[inline]
 fn live_by_exchange(api: &ExchangeApi, object: &Bound<'_, PyAny>) -> Option<LiveVector> {
     let tensor = exchange(api, object)?;
@@ -246,7 +246,7 @@ fn live_by_exchange(api: &ExchangeApi, object: &Bound<'_, PyAny>) -> Option<Live
     })
 }
 
-/// The slower route, which every torch has, and which words what is wrong with a tensor.
+/// Reads by Python attributes, as every torch allows. Slower, and says what is wrong with a tensor.
 fn live_by_attributes(object: &Bound<'_, PyAny>, name: &'static str) -> Result<LiveVector> {
     let place = Place::Argument(name);
     let spec = spec_by_attributes(object, place)?;
@@ -277,7 +277,7 @@ fn live_by_attributes(object: &Bound<'_, PyAny>, name: &'static str) -> Result<L
     Ok(LiveVector { ptr: spec.ptr, len, stride: spec.strides[0], wide, device: spec.device })
 }
 
-/// The stream that is current on a device, asked anew at each call.
+/// The current stream of a device. The stream may change between calls, so each call asks.
 #[inline]
 pub fn current_stream(py: Python<'_>, device: Device, by_exchange: bool) -> Result<Handle> {
     let torch = torch(py)?;
@@ -296,7 +296,7 @@ pub fn current_stream(py: Python<'_>, device: Device, by_exchange: bool) -> Resu
     }
 }
 
-/// Whether the exchange table names the same current stream as torch itself; if not, it is not used for a device.
+/// Whether the exchange table names the same current stream as torch itself. If not, torch is asked for streams.
 pub fn exchange_names_streams(py: Python<'_>, device: Device) -> bool {
     let Ok(torch) = torch(py) else { return false };
     if torch.exchange.and_then(|api| api.current_work_stream).is_none() {
