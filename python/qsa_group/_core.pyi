@@ -10,6 +10,8 @@ __version__: str
 FIELDS: tuple[str, ...]
 MODES: tuple[str, ...]
 MAX_GROUP_STEPS: int
+PADDING_BY_SLOT: int
+PAGE_BITS_SHIFT: int
 SLOT_OUT_OF_TABLE: int
 LENGTH_NOT_POSITIVE: int
 LENGTH_EXCEEDS_TABLE: int

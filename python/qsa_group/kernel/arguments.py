@@ -1,4 +1,4 @@
-"""The argument words of one group, in the order in which `rust/core/src/launch.rs` packs them."""
+"""The kernel's arguments for one group, as the Rust core describes them (`rust/core/src/launch/arguments.rs`)."""
 
 from __future__ import annotations
 
@@ -7,54 +7,29 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any
 
-__all__ = ["ARGUMENT_NAMES", "BUFFER_NAMES", "GroupArguments", "argument_lengths", "nest_words"]
+from qsa_group import _core
 
-BUFFER_NAMES = (
-    "sequence_lengths",
-    "row_req_pool_indices",
-    "prefix_lengths",
-    "compressed_lengths",
-    "write_locs",
-    "logical_positions",
-    "pending_ring_slots",
-    "ring_group_locs",
-    "page_table",
-)
-"""Names of a step's buffers, in the order of the Rust core."""
+__all__ = ["ARGUMENT_NAMES", "GroupArguments", "argument_lengths", "nest_arguments"]
 
-ARGUMENT_NAMES = (
-    "seq_lens",
-    "req_pool_indices",
-    "live_strides",
-    "flags_and_real",
-    "high_limits",
-    "heads_and_window",
-    "req_to_token",
-    "table_strides",
-    "slots_and_width",
-    "offsets",
-    "output_strides",
-    "rows_and_pages",
-    "page_table",
-    "status",
-    "extend_lens",
-    "extend_stride_and_limit",
-    "fields",
-)
+ARGUMENT_NAMES = tuple(name for name, _ in _core.kernel_arguments(1, _core.FIELDS))
+"""The arguments of a group, in order. Each is an int64, or a tuple of them."""
 
 GroupArguments: Any = namedtuple("GroupArguments", ARGUMENT_NAMES)  # type: ignore[misc]
+"""The arguments of a group as the kernel reads them. An absent argument is None."""
 
 
 def argument_lengths(num_steps: int, buffers: Collection[str]) -> list[int | None]:
-    lengths = {
-        "offsets": (num_steps + 1) // 2,
-        "page_table": num_steps * ("page_table" in buffers),
-        "fields": num_steps * sum(name != "page_table" for name in buffers),
-    }
-    return [lengths.get(name) for name in ARGUMENT_NAMES]
+    """The words of each argument: None for a single word, n for a tuple of n words, 0 for an absent argument.
+
+    Args:
+        num_steps: steps of the group.
+        buffers: names of the buffers that each step has.
+    """
+    return [length for _, length in _core.kernel_arguments(num_steps, list(buffers))]
 
 
-def nest_words(words: Iterator[Any], num_steps: int, buffers: Collection[str]) -> Any:
+def nest_arguments(words: Iterator[Any], num_steps: int, buffers: Collection[str]) -> Any:
+    """The `GroupArguments` of a group, from the next words of a launch."""
     return GroupArguments(
         *(
             next(words) if length is None else tuple(islice(words, length)) or None

@@ -1,8 +1,10 @@
-"""Bits of the kernel's `flags` argument and of the status word."""
+"""Bits of the kernel's `flags` and of the status word, as the Rust core has them."""
 
 from __future__ import annotations
 
 import triton.language as tl
+
+from qsa_group import _core
 
 __all__ = [
     "EXTEND_LENGTH_NEGATIVE",
@@ -14,13 +16,12 @@ __all__ = [
     "SLOT_OUT_OF_TABLE",
 ]
 
-# Flags. From bit `PAGE_BITS_SHIFT` on stands the base 2 logarithm of a row's page lanes.
-PADDING_BY_SLOT = tl.constexpr(1)
-PAGE_BITS_SHIFT = tl.constexpr(8)
+PADDING_BY_SLOT = tl.constexpr(_core.PADDING_BY_SLOT)
+# From this bit of the flags on stands the base 2 logarithm of a row's page lanes.
+PAGE_BITS_SHIFT = tl.constexpr(_core.PAGE_BITS_SHIFT)
 
-# The status word, as `ReplayStatus`.
-SLOT_OUT_OF_TABLE = tl.constexpr(1)
-LENGTH_NOT_POSITIVE = tl.constexpr(2)
-LENGTH_EXCEEDS_TABLE = tl.constexpr(4)
-ROWS_EXCEED_BUCKET = tl.constexpr(8)
-EXTEND_LENGTH_NEGATIVE = tl.constexpr(16)
+SLOT_OUT_OF_TABLE = tl.constexpr(_core.SLOT_OUT_OF_TABLE)
+LENGTH_NOT_POSITIVE = tl.constexpr(_core.LENGTH_NOT_POSITIVE)
+LENGTH_EXCEEDS_TABLE = tl.constexpr(_core.LENGTH_EXCEEDS_TABLE)
+ROWS_EXCEED_BUCKET = tl.constexpr(_core.ROWS_EXCEED_BUCKET)
+EXTEND_LENGTH_NEGATIVE = tl.constexpr(_core.EXTEND_LENGTH_NEGATIVE)

@@ -1,7 +1,7 @@
-"""The kernel compiled ahead of time, without specialisation.
+"""Compilation of the kernel ahead of time, without specialisation.
 
-`triton.compile` on an `ASTSource` with no attributes gives one binary for every value, dtype class and alignment, and
-needs neither a GPU nor a driver. Triton keeps compiled code across processes in its own cache; within a process each
+`triton.compile` on an `ASTSource` without attributes gives one binary for every value, dtype and alignment, and needs
+neither a GPU nor a driver. Triton keeps compiled code across processes in a cache of its own. Within a process each
 variant is compiled once.
 """
 
@@ -11,10 +11,11 @@ import threading
 import time
 from typing import Any
 
-from ..errors import UnsupportedError
+from qsa_group.errors import UnsupportedError
+
 from .variant import KernelVariant
 
-__all__ = ["compile_stats", "compile_variant", "refusal"]
+__all__ = ["compile_stats", "compile_variant"]
 
 _lock = threading.Lock()
 _compiled: dict[tuple[KernelVariant, int, int], Any] = {}
@@ -22,16 +23,21 @@ _seconds = 0.0
 
 
 def compile_stats() -> tuple[int, float]:
-    """Kernels compiled in this process, and the seconds that took."""
+    """The number of kernels compiled in this process, and the seconds spent on them."""
     return len(_compiled), _seconds
 
 
 def compile_variant(variant: KernelVariant, capability: int, device: int = 0) -> Any:
-    """Compiles a variant for a compute capability such as 90, or returns it if that was done before.
+    """Compiles a variant, or returns the kernel that was compiled before.
+
+    Args:
+        variant: what to compile.
+        capability: compute capability as Triton writes it, such as 90.
+        device: index of the device on which the kernel will be loaded.
 
     Returns:
-        Triton's `CompiledKernel`. It loads itself once, on one device, so each device index has its own; Triton's cache
-        makes the second one cheap.
+        Triton's `CompiledKernel`. A `CompiledKernel` loads itself once, on one device, so that each device index has
+        its own; Triton's cache makes the second one cheap.
 
     Raises:
         UnsupportedError: Triton is not installed, or cannot compile the kernel.
@@ -53,10 +59,10 @@ def _compile(variant: KernelVariant, capability: int) -> Any:
         from triton.compiler import ASTSource
     except ImportError as error:
         raise UnsupportedError(f"Triton is not usable here ({error}); install triton, or use backend 'host'") from error
-    kernel, signature, constants = variant.source()
+    kernel, signature, constexprs = variant.source()
     if not isinstance(kernel, triton.JITFunction):
         raise UnsupportedError("TRITON_INTERPRET is set, so nothing can be compiled; unset it, or use CPU tensors")
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs={})
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs={})
     try:
         return triton.compile(
             source, target=GPUTarget("cuda", capability, 32), options={"num_warps": variant.num_warps}
@@ -66,17 +72,3 @@ def _compile(variant: KernelVariant, capability: int) -> Any:
             f"Triton {triton.__version__} cannot compile the refresh kernel ({error}); use backend 'host' or another "
             "Triton"
         ) from error
-
-
-def refusal(compiled: Any) -> str | None:
-    """Why a compiled kernel must not be started past Triton's own launcher; None if it may be."""
-    metadata = compiled.metadata
-    checks = (
-        (getattr(metadata, "num_ctas", 1) != 1, "it runs in clusters of thread blocks"),
-        (getattr(metadata, "launch_pdl", False), "it uses programmatic dependent launch"),
-        (getattr(metadata, "launch_cooperative_grid", False), "it is a cooperative launch"),
-        (getattr(metadata, "global_scratch_size", 0) > 0, "it needs global scratch memory"),
-        (getattr(metadata, "profile_scratch_size", 0) > 0, "it needs profiling scratch memory"),
-        (bool(getattr(metadata, "instrumentation_mode", "")), "it is instrumented"),
-    )
-    return next((reason for found, reason in checks if found), None)

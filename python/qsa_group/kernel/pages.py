@@ -1,4 +1,4 @@
-"""The page tables: which pages a program has, how it reads them and how it writes them for every step."""
+"""The page tables: which pages a program has, and how it reads these once and writes them for every step."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ __all__ = [
     "write_row_pages",
 ]
 
-# First token of a page that no length reaches.
+# A first token that no length reaches.
 _NEVER = tl.constexpr((1 << 31) - 1)
 
 
 class Span(NamedTuple):
     """The page table entries of one program.
 
-    Every row has `1 << page_bits` page lanes for its first pages, and a program has a block of the lanes of all rows: a
-    part of a row's lanes, all of them, or those of several rows. Where a row has further pages, the programs of its
-    lanes divide them into wide blocks, which each of them takes in turn.
+    Each row has a page lane for each of its first `1 << page_bits` pages. A program has a block of the page lanes of
+    all rows: some of one row, all of one row, or all of several rows. The further pages of a row are cut into wide
+    blocks, which the programs of the row's page lanes take in turn.
     """
 
     lane: Any
-    """Block of places among the page lanes of all rows."""
+    """The program's block among the page lanes of all rows."""
     page: Any
-    """Page of each lane."""
+    """The page of each lane."""
     row: Any
-    """Row of the first lane."""
+    """The row of the first lane."""
     begin: Any
-    """First page of the program's first wide block."""
+    """The first page of the program's first wide block."""
     stride: Any
-    """Pages from one wide block of the program to its next."""
+    """Pages from one wide block of the program to the program's next."""
 
 
 @triton.jit
 def span_of(program, page_bits, CONSTANTS: tl.constexpr):
-    """The `Span` of a program, counted from the first program that writes pages."""
+    """The `Span` of a program; `program` counts from the first one that writes pages."""
     BLOCK: tl.constexpr = CONSTANTS.block
     WIDE: tl.constexpr = CONSTANTS.wide
     num_lanes = 1 << page_bits
@@ -82,24 +82,26 @@ def _largest_offset(offsets, CONSTANTS: tl.constexpr):
 
 @triton.jit
 def longest_length(row, offsets, CONSTANTS: tl.constexpr):
-    """A bound on the lengths with which a row's steps are served: within the table, and maybe negative.
+    """An upper bound of the lengths with which a row's steps are served: within the table, and maybe negative.
 
-    The bound exceeds them all where a step's length does not fit the table. Then pages are read that no step is given.
+    Where a step's length does not fit the table, the bound exceeds the lengths of the steps that are served. Then more
+    pages are read than are written.
     """
     return tl.minimum(row.length + _largest_offset(offsets, CONSTANTS), row.longest)
 
 
 @triton.jit
 def page_id(entry, CONSTANTS: tl.constexpr):
-    """The page of a KV slot, which is the request table's entry at the page's first token; 0 for a negative entry."""
+    """The page that a request table entry names, read at the page's first token; page 0 for a negative entry."""
     return divide(tl.maximum(entry, 0), CONSTANTS.page_size)
 
 
 @triton.jit
 def load_pages(source, page, bound, group, CONSTANTS: tl.constexpr):
-    """Reads the request table at the first token of each page that exists and begins below `bound`, else 0.
+    """Reads the request table at the first token of each page.
 
-    `source` is the address of the request's slot in the table.
+    `source` is the address of the request's slot in the table. A page that does not exist, or begins at `bound` or
+    later, is not read and gives 0.
     """
     first_token = page * CONSTANTS.page_size
     pointer = int32_pointer_at(source, scale(first_token, group.table.token_stride))
@@ -107,52 +109,53 @@ def load_pages(source, page, bound, group, CONSTANTS: tl.constexpr):
 
 
 @triton.jit
-def _first_tokens(page, group, CONSTANTS: tl.constexpr):
-    """The first token of each page that exists; a length that no row reaches for the others."""
+def _page_begins(page, group, CONSTANTS: tl.constexpr):
+    """The first token of each page; of a page that does not exist, one that no length reaches."""
     return tl.where(page < group.num_pages, page * CONSTANTS.page_size, _NEVER)
 
 
 class _PageStore(NamedTuple):
-    """Where a step stores a block of pages, and how many tokens of the row it serves."""
+    """Where a step stores a block of pages, and which of them."""
 
     pointers: Any
-    num_tokens: Any
-    """The step's length, 0 or less where the step is not served."""
+    length: Any
+    """The step stores the pages that begin below its length, which is 0 or less where the step is not served."""
 
 
 @triton.jit
 def _page_store(step: tl.constexpr, place, row, arguments):
-    """The `_PageStore` of a step, `place` bytes into its page table.
+    """The `_PageStore` of a step, for pages that stand `place` bytes into the step's page table.
 
-    As few instructions as can be: with many steps they take longer than the reads.
+    There are as few instructions as can be, since those of many steps take longer than the reads.
     """
     length = row.length + step_offset(arguments.offsets, step)
     return _PageStore(
         pointers=int32_pointer_at(arguments.page_table[step], place),
-        num_tokens=tl.where(length <= row.longest, length, 0),
+        length=tl.where(length <= row.longest, length, 0),
     )
 
 
 @triton.jit
 def write_pages(place, page, entry, row, group, arguments, CONSTANTS: tl.constexpr):
-    """Writes a block of pages to the page table of every step that has tokens in them.
+    """Writes a block of pages of a row to the page table of every step that has tokens in them.
 
     `place` is where the row begins in each page table, in bytes; `entry` is what `load_pages` read.
     """
     NUM_STEPS: tl.constexpr = CONSTANTS.num_steps
-    first_token = _first_tokens(page, group, CONSTANTS)
-    place += 4 * page.to(tl.int64)
+    begins = _page_begins(page, group, CONSTANTS)
+    page_place = place + 4 * page.to(tl.int64)
     value = page_id(entry, CONSTANTS)
     for step in tl.static_range(NUM_STEPS):
-        store = _page_store(step, place, row, arguments)
-        tl.store(store.pointers, value, first_token < store.num_tokens)
+        store = _page_store(step, page_place, row, arguments)
+        tl.store(store.pointers, value, begins < store.length)
 
 
 @triton.jit
 def write_further_pages(span, source, place, row, group, arguments, CONSTANTS: tl.constexpr):
-    """Writes the pages of a row behind its lanes, in wide blocks that keep many reads under way.
+    """Writes the further pages of a row, those behind its page lanes, as far as they are the program's.
 
-    The next block is read before one is written. `source` is as in `load_pages`, `place` as in `write_pages`.
+    Wide blocks keep many reads under way, and each block is read before the one before it is written. `source` is as in
+    `load_pages`, `place` as in `write_pages`.
     """
     WIDE: tl.constexpr = CONSTANTS.wide
     bound = longest_length(row, arguments.offsets, CONSTANTS)
@@ -169,59 +172,65 @@ def write_further_pages(span, source, place, row, group, arguments, CONSTANTS: t
 
 @triton.jit
 def write_row_pages(program, group, arguments, CONSTANTS: tl.constexpr):
-    """Writes a program's share of the pages in decode or target verify; heads are not counted in `program`."""
+    """Writes a program's share of the pages in decode or target verify.
+
+    `program` counts from the first one behind the heads. Two branches keep three parts apart: the reads of the live
+    batch; the read of the request table, with all that can be computed before that read arrives; the stores.
+    """
     NUM_STEPS: tl.constexpr = CONSTANTS.num_steps
     live = group.live
     table = group.table
     span = span_of(program, group.page_bits, CONSTANTS)
     page = span.page
-    # The row is computed in every lane, though a program may have one row only. From the scalar the compiler would
-    # derive addresses in uniform registers, whose instructions wait for each other about twice as long.
+    # Each lane computes its row, even where all lanes have the same one. From a row that is known to be the same the
+    # compiler would compute in uniform registers, and instructions on those wait for each other about twice as long.
     row = span.lane >> group.page_bits
     request = request_of(row, live, CONSTANTS)
     live_request = load_request(request, live)
-    # Padding has no pages but the one that heads write. The question is asked here, behind the first reads, because a
-    # branch ends a block of instructions: the compiler does not fetch arguments above the branch that are used below,
-    # but fetches them while the reads are under way.
+    # The first branch. Rows of padding have no pages but the one that heads write, and stand behind all other rows. The
+    # question stands here, behind the reads of the live batch, because the compiler does not move the fetch of an
+    # argument above a branch: the arguments that are used below are fetched while the reads are under way.
     if span.row < (live.num_real * live.window if CONSTANTS.mode == "target_verify" else live.num_real):
         resolved = resolve_row(row, request, live_request, group, CONSTANTS)
-        # Between the arrival of the slot and the length and the read of the table there are only their lower halves,
-        # unclipped: where a step is served, the lower half is the whole number. The read stays within the table, and
-        # covers all pages of a served step. Whatever it reads for others is not stored.
+        # The read of the table waits for the slot and the length, so that few instructions stand between. These use the
+        # lower halves alone, unclipped: where a step is served, a lower half is the whole number. The read stays within
+        # the table, and covers all pages of every served step. What is read for other steps is not stored.
         length = live_request.length.low + row_offset(row, request, live, CONSTANTS)
         first_token = page * CONSTANTS.page_size
         entry = tl.load(
             int32_pointer(
-                table.address
-                + scale(first_token, table.token_stride)
-                + scale(live_request.slot.low, table.slot_stride)
+                table.address + scale(first_token, table.token_stride) + scale(live_request.slot.low, table.slot_stride)
             ),
             (page < group.num_pages)
             & is_in_table(live_request.slot, table)
             & (first_token - _largest_offset(arguments.offsets, CONSTANTS) < length),
             other=0,
         )
-        # All that the stores need besides the pages is computed above the next branch, and so under the read: below the
-        # branch the compiler would wait for the pages first. What is kept of a step is a length and no mask, since the
-        # masks of many steps would take all predicate registers through the loop.
+        # All that the stores need besides the entries is computed here, while the read is under way: below the second
+        # branch the compiler would let the computation wait for the read. A step keeps a length instead of a mask,
+        # since masks of many steps would take all predicate registers through the loop below.
         place = scale(row, group.page_stride) + 4 * page.to(tl.int64)
-        first_token = _first_tokens(page, group, CONSTANTS)
+        begins = _page_begins(page, group, CONSTANTS)
         pointers = ()
-        num_tokens = ()
+        lengths = ()
         for step in tl.static_range(NUM_STEPS):
             store = _page_store(step, place, resolved, arguments)
             pointers += (store.pointers,)  # type: ignore[assignment]
-            num_tokens += (store.num_tokens,)  # type: ignore[assignment]
+            lengths += (store.length,)  # type: ignore[assignment]
+        # The second branch. Only a row with more pages than page lanes enters the loop.
         if span.begin < group.num_pages:
             _write_further_pages_of(span, group, arguments, CONSTANTS)
         value = page_id(entry, CONSTANTS)
         for step in tl.static_range(NUM_STEPS):
-            tl.store(pointers[step], value, first_token < num_tokens[step])  # type: ignore[misc]
+            tl.store(pointers[step], value, begins < lengths[step])
 
 
 @triton.jit
 def _write_further_pages_of(span, group, arguments, CONSTANTS: tl.constexpr):
-    """`write_further_pages` of the row `span.row`, which has all page lanes of the program."""
+    """`write_further_pages` in decode or target verify.
+
+    A row with further pages has at least a block of page lanes, so that all lanes of the program are those of one row.
+    """
     live = group.live
     request = request_of(span.row, live, CONSTANTS)
     row = resolve_row(span.row, request, load_request(request, live), group, CONSTANTS)

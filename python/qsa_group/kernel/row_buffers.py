@@ -1,4 +1,4 @@
-"""What a step's buffers hold of a row, apart from the pages of its tokens."""
+"""All buffers of a step, apart from the pages of served rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ __all__ = ["write_row_buffers"]
 
 @triton.jit
 def write_row_buffers(step: tl.constexpr, row, member, resolved, group, arguments, CONSTANTS: tl.constexpr):
-    """Writes a step's buffers of a block of rows, apart from the pages of served rows, and the status word.
+    """Writes a step's buffers, and the status word, for a block of rows.
 
-    Each lane has a row and a member of the row's ring group; the lane of member 0 writes what a row has one of. Lanes
-    with a row past the bucket write nothing. The one page of an inert row is written here and the pages of a served row
-    elsewhere, so that no page table entry has two writers.
+    Each lane has a row and a member of the row's ring group. The lane of member 0 writes what a row has one of. A lane
+    whose row is past the bucket writes nothing. `resolved` is the `Row` of each lane.
+
+    The one page of an inert row is written here, and the pages of a served row by other programs, so that no page table
+    entry has two writers.
     """
     RATIO: tl.constexpr = CONSTANTS.compress_ratio
     PLACES: tl.constexpr = CONSTANTS.places
-    # The place of the step's first buffer in `fields`.
+    # Place of the step's first buffer in `fields`.
     STEP: tl.constexpr = step * CONSTANTS.num_fields
     table = group.table
     fields = arguments.fields
@@ -32,15 +34,15 @@ def write_row_buffers(step: tl.constexpr, row, member, resolved, group, argument
     length = tl.where(served, wanted, 1)
     position = length - 1
     slot = tl.where(served, resolved.slot, 0)
-    # All reads stand before the first store, which no later read overtakes.
+    # Both reads stand above the first store, since the compiler moves no read above a store.
     if PLACES.write_locs >= 0:
-        # A compressed group stays within its page, so that the KV slot of the group's last token names the group's.
+        # A compressed group stays within its page, so that the KV slot of its last token, divided, is the group's slot.
         last_token = scale(slot, table.slot_stride) + scale(position, table.token_stride)
         last_slot = tl.load(
             int32_pointer_at(table.address, last_token), single & (remainder(length, RATIO) == 0), other=0
         )
     if arguments.page_table is not None:
-        # An inert row shows the first page of slot 0.
+        # An inert row shows the first page of request slot 0.
         inert = single & (tl.where(served, 0, group.num_pages) > 0)
         inert_slot = tl.load(int32_pointer(table.address) + member * 0, inert, other=0)
     if PLACES.sequence_lengths >= 0:

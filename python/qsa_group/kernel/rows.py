@@ -1,4 +1,4 @@
-"""How a row of the bucket finds its request, its length and its prefix."""
+"""How a row of the bucket finds its request, its slot, its length and its prefix."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from .bits import EXTEND_LENGTH_NEGATIVE, PADDING_BY_SLOT, ROWS_EXCEED_BUCKET, S
 from .numbers import HIGHEST, LOWEST, clip, load_clipped, load_exact, load_halves
 
 __all__ = [
-    "Group",
-    "LiveBatch",
     "Row",
-    "Table",
     "is_in_table",
     "load_request",
     "request_of",
@@ -22,57 +19,6 @@ __all__ = [
     "resolve_row",
     "row_offset",
 ]
-
-
-class LiveBatch(NamedTuple):
-    """The live batch."""
-
-    seq_lens: Any
-    """`LiveVector` of lengths."""
-    req_pool_indices: Any
-    """`LiveVector` of request slots."""
-    extend_lens: Any
-    """`LiveVector` of rows of each request; read in draft extend only."""
-    flags: Any
-    """`PADDING_BY_SLOT`, or 0, in the lowest bits."""
-    num_real: Any
-    """Requests that are not padding by count."""
-    window: Any
-    """Rows of a request in target verify, 1 in the other modes."""
-
-
-class Table(NamedTuple):
-    """The request table: the KV slot of each token of each request."""
-
-    address: Any
-    slot_stride: Any
-    """Bytes from a request slot to the next."""
-    token_stride: Any
-    """Bytes from a token to the next."""
-    num_slots: Any
-    width: Any
-    """Tokens of a slot."""
-
-
-class Group(NamedTuple):
-    """The numbers of a group's arguments, unpacked."""
-
-    live: Any
-    """`LiveBatch`."""
-    table: Any
-    """`Table`."""
-    num_rows: Any
-    """Rows of the bucket."""
-    num_pages: Any
-    """Page table entries of a row that exist."""
-    page_stride: Any
-    """Bytes from a row of the page tables to the next."""
-    ring_stride: Any
-    """Bytes from a row of the ring group locations to the next."""
-    num_heads: Any
-    """Programs of the group that are heads; the first ones."""
-    page_bits: Any
-    """Base 2 logarithm of a row's page lanes."""
 
 
 class LiveRequest(NamedTuple):
@@ -117,13 +63,13 @@ def load_request(request, live):
 
 @triton.jit
 def row_offset(row, request, live, CONSTANTS: tl.constexpr):
-    """How much longer a row is than its request's live length: in target verify, the row's place in its request + 1."""
+    """What a row's length has beyond its request's live length, before a step's offset."""
     return row - request * live.window + 1 if CONSTANTS.mode == "target_verify" else row * 0
 
 
 @triton.jit
 def is_in_table(slot, table):
-    """Whether the lower half of a slot is one of the table's. The comparison is unsigned: negative slots are not."""
+    """Whether the lower half of a slot is a slot of the table. One unsigned comparison excludes negative slots, too."""
     return slot.low.to(tl.uint32) < table.num_slots.to(tl.uint32)
 
 
@@ -132,13 +78,13 @@ def resolve_row(row, request, live_request, group, CONSTANTS: tl.constexpr):
     """The `Row` of a row in decode or target verify."""
     live = group.live
     prefix = clip(live_request.length, live.seq_lens)
-    served = _serve(request, live_request.slot, group)
+    limit = _limit(request, live_request.slot, group)
     return Row(
         slot=live_request.slot.low,
         length=prefix + row_offset(row, request, live, CONSTANTS),
         prefix=prefix,
-        longest=served.longest,
-        status=served.status,
+        longest=limit.longest,
+        status=limit.status,
     )
 
 
@@ -149,34 +95,32 @@ def resolve_packed_row(row, group, CONSTANTS: tl.constexpr):
     packed = _find_request(row, group, CONSTANTS)
     request = packed.request
     slot = load_halves(live.req_pool_indices, request, live.num_real)
-    # In this mode a length is a difference of two live numbers, so that both are read exactly, and clipped afterwards.
+    # Here a length is a difference of two live numbers, so that both are read as int64, and the results clipped.
     whole = load_exact(live.seq_lens, request, live.num_real)
     extend = load_exact(live.extend_lens, request, live.num_real)
     whole = tl.maximum(whole, LOWEST)
     start = tl.maximum(whole - tl.maximum(extend, 0), 0)
     prefix = tl.minimum(start, HIGHEST).to(tl.int32)
     length = tl.minimum(tl.minimum(start, HIGHEST) + 1 + (row - packed.first_row), whole).to(tl.int32)
-    served = _serve(request, slot, group)
-    return Row(
-        slot=slot.low, length=length, prefix=prefix, longest=served.longest, status=packed.status | served.status
-    )
+    limit = _limit(request, slot, group)
+    return Row(slot=slot.low, length=length, prefix=prefix, longest=limit.longest, status=packed.status | limit.status)
 
 
-class _Served(NamedTuple):
-    """`longest` and `status` of a `Row`, by its request alone."""
+class _Limit(NamedTuple):
+    """What of a `Row` follows from its request's slot alone."""
 
     longest: Any
     status: Any
 
 
 @triton.jit
-def _serve(request, slot, group):
-    """Whether a request can be served: it must not be padding, and its slot must be one of the table's."""
+def _limit(request, slot, group):
+    """The `_Limit` of a request, which is served if it is not padding and its slot is one of the table's."""
     live = group.live
     is_real = (request < live.num_real) & (((slot.low | slot.high) != 0) | ((live.flags & PADDING_BY_SLOT) == 0))
     known_slot = (slot.high == 0) & is_in_table(slot, group.table)
     longest = tl.where(is_real & known_slot, group.table.width, 0)
-    return _Served(longest=longest, status=tl.where(is_real, tl.where(known_slot, 0, SLOT_OUT_OF_TABLE), 0))
+    return _Limit(longest=longest, status=tl.where(is_real, tl.where(known_slot, 0, SLOT_OUT_OF_TABLE), 0))
 
 
 class _PackedRow(NamedTuple):

@@ -43,6 +43,7 @@ mod _core {
     use pyo3::prelude::*;
     use pyo3::types::PyTuple;
     use qsa_group_core::contract::{Field, Mode, limits, status};
+    use qsa_group_core::launch::flags;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -51,6 +52,8 @@ mod _core {
         module.add("FIELDS", PyTuple::new(py, Field::ALL.map(Field::name))?)?;
         module.add("MODES", PyTuple::new(py, Mode::NAMES)?)?;
         module.add("MAX_GROUP_STEPS", limits::GROUP_STEPS)?;
+        module.add("PADDING_BY_SLOT", flags::PADDING_BY_SLOT)?;
+        module.add("PAGE_BITS_SHIFT", flags::PAGE_SHIFT)?;
         module.add("SLOT_OUT_OF_TABLE", status::SLOT_OUT_OF_TABLE)?;
         module.add("LENGTH_NOT_POSITIVE", status::LENGTH_NOT_POSITIVE)?;
         module.add("LENGTH_EXCEEDS_TABLE", status::LENGTH_EXCEEDS_TABLE)?;

@@ -11,7 +11,8 @@ use crate::inputs::{LiveInputs, LiveVector};
 use crate::layout::StepLayout;
 
 /// Bits of the kernel's `flags`.
-mod flags {
+pub mod flags {
+    /// Requests with slot 0 are padding.
     pub const PADDING_BY_SLOT: u64 = 1;
     /// From here on stands the log2 of the number of a row's page entries that have a lane each.
     pub const PAGE_SHIFT: u32 = 8;
