@@ -13,9 +13,9 @@ import torch
 import vector_oracle
 from arena import POISON, Arena
 from helpers.cases import random_table
-from qsa_group import ReplayPlan, ReplayPlanner, RequestTable
-from helpers.sglang_kernels import Metadata
 from helpers.harness import Backend, step_buffers
+from helpers.sglang_kernels import Metadata
+from qsa_group import ReplayPlan, ReplayPlanner, RequestTable
 
 ROUNDS_BETWEEN_LOOKS = 64
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import many_rounds
-from helpers import sglang_kernels
 from arena import Arena
-from many_rounds import COMBOS, Rounds, against_oracle, against_sglang, compare_all
+from helpers import sglang_kernels
 from helpers.harness import HOST, Backend
+from many_rounds import COMBOS, Rounds, against_oracle, against_sglang, compare_all
 
 SMALL = [combo for combos in COMBOS.values() for combo in combos if combo.rows <= 64 and combo.pages <= 40]
 

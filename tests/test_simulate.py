@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import ON_CPU, ON_GPU
 from helpers import oracle
 from helpers.cases import random_table
-from conftest import ON_CPU, ON_GPU
 from qsa_group import ReplayPlan
 from qsa_group.check import FIELDS, POISON, Arena, decode_rows, extend_rows, verify_rows, write_expected
 from qsa_group.rounds import Round, RoundSettings, SettingsError

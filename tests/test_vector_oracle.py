@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from hypothesis import given, settings
 
-from helpers import oracle
 import vector_oracle
 from arena import Arena
+from helpers import oracle
 from helpers.cases import CASES, round_of
 from helpers.strategies import rounds
 

@@ -95,9 +95,9 @@ class Explanation(str):
 class ReplayPlan(_core.Plan):
     """The refresh of the buffers of one graph or several, made by `ReplayPlanner.plan` or `ReplayPlanner.join`.
 
-    A plan keeps the memory of all that it reads and writes. `run` may be called from several threads. Keep the plan, and
-    the inputs that it was recorded with, as long as a CUDA graph that recorded the plan is replayed. Give a planned tensor
-    no other memory (`resize_`, `set_`, `.data =`): the plan stays with the memory that it was made over.
+    A plan keeps the memory of all that it reads and writes. `run` may be called from several threads. Keep the plan,
+    and the inputs that it was recorded with, as long as a CUDA graph that recorded the plan is replayed. Give a planned
+    tensor no other memory (`resize_`, `set_`, `.data =`): the plan stays with the memory that it was made over.
     """
 
     def __new__(

@@ -26,10 +26,10 @@ class ReplayPlanner:
 
     Args:
         table: the request table that every plan reads.
-        backend: "direct" starts the kernel by one driver call, "triton" by Triton's own launcher, "host" runs on the CPU.
-            "auto" takes the first of these that works on the table's device. A direct plan whose kernel must not be
-            started directly goes through Triton's launcher, and the plan's `explain()` says why. A `Backend` object is
-            taken as it is.
+        backend: "direct" starts the kernel by one driver call, "triton" by Triton's own launcher, "host" runs on the
+            CPU. "auto" takes the first of these that works on the table's device. A direct plan whose kernel must not
+            be started directly goes through Triton's launcher, and the plan's `explain()` says why. A `Backend` object
+            is taken as it is.
         cache_capacity: most plans that are kept. The least recently used plan goes first; 0 keeps none.
 
     Raises:
@@ -41,9 +41,7 @@ class ReplayPlanner:
         backend: name of the backend that was taken.
     """
 
-    def __init__(
-        self, table: RequestTable, backend: str | Backend = "auto", *, cache_capacity: int = 256
-    ) -> None:
+    def __init__(self, table: RequestTable, backend: str | Backend = "auto", *, cache_capacity: int = 256) -> None:
         if not isinstance(table, RequestTable):
             raise LayoutError(
                 f"table has type {type(table).__name__}, must be RequestTable; wrap req_to_token in one", field="table"
@@ -77,13 +75,13 @@ class ReplayPlanner:
         """A plan for these steps. An earlier plan of the same content is returned, if its memory has not moved.
 
         Args:
-            steps: one `StepBuffers` a step, at least one. Steps that can share a launch do. The others run one by one in
-                their order.
+            steps: one `StepBuffers` a step, at least one. Steps that can share a launch do. The others run one by one
+                in their order.
             mode: "decode": row i is request i at its length plus the step's offset. "target_verify": `draft_token_num`
                 rows a request. "draft_extend": `extend_lens[q]` packed rows of request q.
             draft_token_num: rows of a request; target verify only.
-            padding: "count": `run`'s `num_padding` says how many requests at the end are padding. "slot": a request with
-                slot 0 is padding. No host value changes between runs then, and a run can be recorded in a graph.
+            padding: "count": `run`'s `num_padding` says how many requests at the end are padding. "slot": a request
+                with slot 0 is padding. No host value changes between runs then, and a run can be recorded in a graph.
 
         Raises:
             LayoutError: a buffer or argument has a wrong form; names the step and the field.
@@ -109,14 +107,14 @@ class ReplayPlanner:
     def join(self, plans: Sequence[ReplayPlan]) -> ReplayPlan:
         """One plan with the steps of several plans. Up to three of their groups share a launch.
 
-        For plans whose live inputs exist at the same time. The draft steps of a round and its verify rows both start from
-        the lengths before the draft. Draft extend has the lengths of the next round's draft. A run does what running the
-        plans in their order does; the joined plan has a status word and counts of its own. Groups that would write the
-        same memory keep launches of their own, in order.
+        For plans whose live inputs exist at the same time. The draft steps of a round and its verify rows both start
+        from the lengths before the draft. Draft extend has the lengths of the next round's draft. A run does what
+        running the plans in their order does; the joined plan has a status word and counts of its own. Groups that
+        would write the same memory keep launches of their own, in order.
 
         Join before a capture: each composition of groups has a kernel of its own, and `warmup` does not compile those.
-        That takes about as long as compiling for the groups one by one: seconds, and half a minute for three groups of 16
-        steps.
+        That takes about as long as compiling for the groups one by one: seconds, and half a minute for three groups of
+        16 steps.
 
         Args:
             plans: two plans or more over this planner's table, of any modes, buckets and padding rules.
@@ -133,7 +131,7 @@ class ReplayPlanner:
         for index, plan in enumerate(plans):
             if not isinstance(plan, ReplayPlan):
                 raise LayoutError(
-                    f"plans[{index}] has type {type(plan).__name__}, must be ReplayPlan; pass what planner.plan returned",
+                    f"plans[{index}] has type {type(plan).__name__}, must be ReplayPlan; pass what planner.plan made",
                     field="plans",
                 )
             if plan.table is not self.table:
@@ -145,9 +143,7 @@ class ReplayPlanner:
         blueprint = _core.Blueprint.join([plan.blueprint for plan in plans])
         return self._plan(blueprint, tuple(step for plan in plans for step in plan.steps))
 
-    def warmup(
-        self, num_steps: int | Iterable[int], mode: str = "decode", *, buffers: Iterable[str] = FIELDS
-    ) -> None:
+    def warmup(self, num_steps: int | Iterable[int], mode: str = "decode", *, buffers: Iterable[str] = FIELDS) -> None:
         """Compiles and loads the kernels of these group sizes. A later `plan` finds them, inside a capture too.
 
         Args:
@@ -196,10 +192,10 @@ class ReplayPlanner:
         """What was planned and run so far.
 
         Returns:
-            backend; plans (made); hits, misses, evictions, cached and capacity of the cache; dropped (plans that went by
-            `drop` or `clear`, or whose memory had moved); runs, launches, step_refreshes (the launches that a launch a
-            step would have taken), overlap_runs and hooked_runs of all plans; compiles and compile_seconds of the whole
-            process.
+            backend; plans (made); hits, misses, evictions, cached and capacity of the cache; dropped (plans that went
+            by `drop` or `clear`, or whose memory had moved); runs, launches, step_refreshes (the launches that a launch
+            a step would have taken), overlap_runs and hooked_runs of all plans; compiles and compile_seconds of the
+            whole process.
         """
         compiles, seconds = compile_stats()
         counters = self._counters

@@ -20,6 +20,7 @@ from helpers.bad_input import (
     refuse_table,
     round_in,
 )
+from helpers.harness import HOST, Backend, Harness, mode_arguments, planner_of
 from qsa_group import (
     CapacityError,
     LaunchError,
@@ -31,7 +32,6 @@ from qsa_group import (
     StepBuffers,
     UnsupportedError,
 )
-from helpers.harness import HOST, Backend, Harness, mode_arguments, planner_of
 
 
 @pytest.mark.parametrize("steps", [[], ()], ids=["list", "tuple"])

@@ -21,13 +21,13 @@ from helpers.bad_input import (
     misaligned,
     round_in,
 )
+from helpers.harness import HOST, planner_of
 from helpers.oracle import FIELDS
 from qsa_group import (
     LayoutError,
     QsaGroupError,
     StepBuffers,
 )
-from helpers.harness import HOST, planner_of
 
 Spoil = Callable[[torch.Tensor], Any]
 

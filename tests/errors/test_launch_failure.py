@@ -7,15 +7,18 @@ import pytest
 
 from arena import Arena
 from helpers.cases import random_table
+from helpers.harness import live_inputs, step_buffers, stubbed
 from helpers.oracle import Round
 from qsa_group import LaunchError
-from helpers.harness import live_inputs, step_buffers, stubbed
 
 ROUND = Round(random_table(np.random.default_rng(4), 6, 256, 64), [60, 100], [1, 2], rows=3, offsets=[1, 2])
 
 
 def test_failing_launch_raises_and_is_no_fallback() -> None:
-    """pytorch/pytorch pull 112154. The driver refuses: an error with its name, nothing written by anyone else instead."""
+    """pytorch/pytorch pull 112154.
+
+    The driver refuses: an error with its name, nothing written by anyone else instead.
+    """
     arena = Arena(2, 3, 4, ROUND.page_columns)
     planner = stubbed(ROUND, fails=True)
     plan = planner.plan(step_buffers(arena, ROUND.offsets))

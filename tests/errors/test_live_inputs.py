@@ -18,13 +18,13 @@ from helpers.bad_input import (
     refuse_run,
     round_in,
 )
+from helpers.harness import HOST, Backend, Harness, live_inputs, planner_of
 from qsa_group import (
     CapacityError,
     LayoutError,
     PlanChangedError,
     StepBuffers,
 )
-from helpers.harness import HOST, Backend, Harness, live_inputs, planner_of
 
 
 def vectors_of(mode: str) -> list[str]:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import oracle
 from arena import Arena
+from helpers import oracle
 from helpers.cases import random_table
+from helpers.harness import Backend, Harness, live_inputs, mode_arguments, planner_of, step_buffers
 from helpers.oracle import MODES, Round
 from qsa_group import ReplayPlan, UnsupportedError
-from helpers.harness import Backend, Harness, live_inputs, mode_arguments, planner_of, step_buffers
 
 BATCH = 4
 
@@ -99,7 +99,10 @@ def test_padding_by_count_is_what_it_was_at_the_capture(gpu_backend: Backend) ->
 
 
 def test_two_layouts_inside_a_capture_with_room_for_one(gpu_backend: Backend) -> None:
-    """sgl-project/sglang pull 35427. Planned in the capture after a warm-up: no compile, and no eviction before the capture ends."""
+    """sgl-project/sglang pull 35427.
+
+    Planned in the capture after a warm-up: no compile, and no eviction before the capture ends.
+    """
     round_ = round_in("decode")
     planner = planner_of(round_, gpu_backend, cache_capacity=1)
     planner.warmup(round_.steps, "decode")

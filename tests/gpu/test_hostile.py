@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from helpers import oracle
 from arena import Arena
-from hostile import PAGE, RATIO, WIDTH, hostile_round, status_bits
-from helpers.oracle import MODES
-from qsa_group import StepBuffers
-from helpers.strategies import Inputs, clip
+from helpers import oracle
 from helpers.harness import Backend, Harness, live_inputs, mode_arguments, planner_of, refresh_once
+from helpers.oracle import MODES
+from helpers.strategies import Inputs, clip
+from hostile import PAGE, RATIO, WIDTH, hostile_round, status_bits
+from qsa_group import StepBuffers
 
 SHORT = os.environ.get("QSA_GROUP_SANITIZER") == "1"
 DTYPES = [(torch.int64, torch.int64)] if SHORT else list(product((torch.int64, torch.int32), repeat=2))

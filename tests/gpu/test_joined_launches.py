@@ -12,10 +12,10 @@ from test_random_rounds import ROUNDS
 
 from arena import POISON, Arena
 from helpers.cases import random_table
-from many_rounds import ROUNDS_BETWEEN_LOOKS
-from helpers.oracle import Round
-from qsa_group import ReplayPlan, ReplayPlanner, RequestTable, UnsupportedError
 from helpers.harness import Backend, Harness, live_inputs, planner_of, step_buffers
+from helpers.oracle import Round
+from many_rounds import ROUNDS_BETWEEN_LOOKS
+from qsa_group import ReplayPlan, ReplayPlanner, RequestTable, UnsupportedError
 
 DRAFT = Round(
     random_table(np.random.default_rng(8), 9, 256, 64),

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from qsa_group.shapes import shapes_of_binaries
 
 from helpers.cases import random_table
-from helpers.oracle import Round
-from qsa_group.shapes import shapes_of_binaries
 from helpers.harness import Backend, Harness, live_inputs, planner_of
+from helpers.oracle import Round
 
 ROUND = Round(random_table(np.random.default_rng(4), 9, 256, 64), [60, 100, 250], [1, 2, 3], rows=4, offsets=[1, 2])
 
@@ -104,7 +104,10 @@ def test_nothing_is_compiled_after_planning(gpu_backend: Backend, monkeypatch: p
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3])
 def test_no_bucket_compiles_after_warmup(gpu_backend: Backend, num_steps: int) -> None:
-    """vllm-project/vllm-ascend pull 13637. Buckets of other sizes of one graph share binaries: one, and a few for the fewest rows and steps."""
+    """vllm-project/vllm-ascend pull 13637.
+
+    Buckets of other sizes of one graph share binaries: one, and a few for the fewest rows and steps.
+    """
     layout = ROUND.but(offsets=[1, 2, 3][:num_steps])
     planner = planner_of(layout, gpu_backend)
     planner.warmup(num_steps)

@@ -10,8 +10,8 @@ import os
 import pytest
 
 from helpers import sglang_kernels
-from many_rounds import COMBOS, against_oracle, against_sglang
 from helpers.harness import Backend
+from many_rounds import COMBOS, against_oracle, against_sglang
 
 ROUNDS = int(os.environ.get("QSA_GROUP_GPU_ROUNDS", "300"))
 SEED = 20_260_000

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from helpers.cases import random_table
-from helpers.oracle import MODES, Round
-from qsa_group import PlanChangedError
-from helpers.strategies import Inputs
 from helpers.harness import Backend, Harness, live_inputs
+from helpers.oracle import MODES, Round
+from helpers.strategies import Inputs
+from qsa_group import PlanChangedError
 
 SLEEP_CYCLES = 200_000_000  # about a tenth of a second
 
@@ -42,7 +42,10 @@ def busy(stream: torch.cuda.Stream) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_run_is_in_the_order_of_the_current_stream(gpu_backend: Backend, mode: str) -> None:
-    """sgl-project/sglang pull 5419. The live inputs arrive late on the stream that is current at the call, and at no other."""
+    """sgl-project/sglang pull 5419.
+
+    The live inputs arrive late on the stream that is current at the call, and at no other.
+    """
     harness = Harness(gpu_backend, round_in(mode))
     later = harness.round.but(seq_lens=[9, 10, 11])
     arguments = live_inputs(harness.round, gpu_backend.device)
@@ -61,7 +64,10 @@ def test_run_is_in_the_order_of_the_current_stream(gpu_backend: Backend, mode: s
 
 
 def test_run_waits_for_no_other_stream(gpu_backend: Backend) -> None:
-    """sgl-project/sglang pull 5419. A launch on an idle side stream is done while the default stream is still at work."""
+    """sgl-project/sglang pull 5419.
+
+    A launch on an idle side stream is done while the default stream is still at work.
+    """
     harness = Harness(gpu_backend, round_in())
     arguments = live_inputs(harness.round, gpu_backend.device)
     harness.refresh()

@@ -10,9 +10,9 @@ import torch
 
 from arena import Arena
 from helpers.cases import random_table
+from helpers.harness import HOST, Harness, live_inputs, planner_of, step_buffers
 from helpers.oracle import FIELDS, Round
 from qsa_group import LayoutError, QsaGroupError, RequestTable
-from helpers.harness import HOST, Harness, live_inputs, planner_of, step_buffers
 
 E = TypeVar("E", bound=QsaGroupError)
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from helpers import oracle
 from arena import Arena, shaped
+from helpers import oracle
 from helpers.oracle import FIELDS, Round
+from helpers.strategies import Inputs
 from qsa_group import ReplayPlan, ReplayPlanner, RequestTable, StepBuffers, launch
 from qsa_group.kernel import Tiling
-from helpers.strategies import Inputs
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import oracle
 from arena import Arena
+from helpers import oracle
 from helpers.cases import random_table
+from helpers.harness import HOST, Backend, Harness, live_inputs, planner_of, step_buffers
 from helpers.oracle import FIELDS, Round
 from qsa_group import ReplayPlan, ReplayPlanner, RequestTable, StepBuffers
-from helpers.harness import HOST, Backend, Harness, live_inputs, planner_of, step_buffers
 
 ROWS, COLUMNS = 4, 4
 ROUND = Round(

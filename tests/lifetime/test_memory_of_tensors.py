@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from helpers.harness import Backend
 from qsa_group import (
     CapacityError,
     LayoutError,
@@ -19,7 +20,6 @@ from qsa_group import (
     RequestTable,
     StepBuffers,
 )
-from helpers.harness import Backend
 
 LENS, SLOTS = torch.tensor([100, 7, 1]), torch.tensor([3, 1, 2])
 

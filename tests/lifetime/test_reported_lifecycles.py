@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import oracle
 from arena import Arena, shaped
+from helpers import oracle
 from helpers.cases import random_table
+from helpers.harness import HOST, Backend, Harness, live_inputs, mode_arguments, planner_of, refresh_once, step_buffers
 from helpers.oracle import Round
 from qsa_group import ReplayPlanner, StepBuffers
-from helpers.harness import HOST, Backend, Harness, live_inputs, mode_arguments, planner_of, refresh_once, step_buffers
 
 
 def table(slots: int, width: int, page: int = 64) -> np.ndarray:
@@ -81,7 +81,10 @@ def test_dropped_plan_is_gone_and_its_buffers_stay_as_they_are(backend: Backend)
 
 @pytest.mark.parametrize("mode", oracle.MODES)
 def test_any_alignment_batch_and_padding_compiles_nothing(backend: Backend, mode: str) -> None:
-    """vllm-project/vllm pull 57667, vllm-project/vllm-ascend pull 13637. One plan serves every address, batch, padding and dtype class."""
+    """vllm-project/vllm pull 57667, vllm-project/vllm-ascend pull 13637.
+
+    One plan serves every address, batch, padding and dtype class.
+    """
     window = 2 if mode == "target_verify" else 1
     sizes = [1, 3] if is_interpreted(backend) else [1, 3, 16, 17, 32]
     slots = max(sizes) + 2

@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import oracle
 from arena import Arena
+from helpers import oracle
 from helpers.cases import random_table
+from helpers.harness import HOST, Backend, live_inputs, planner_of
 from helpers.oracle import FIELDS, Round
 from qsa_group import ReplayPlan, StepBuffers
-from helpers.harness import HOST, Backend, live_inputs, planner_of
 
 BATCH, RATIO, PAGE = 3, 4, 8
 ROUND = Round(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -34,7 +33,7 @@ class Compiled:
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiled]:
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Compiled:
     """The kernel that every variant compiles to, on a machine with a GPU that does not exist."""
     made = Compiled()
     monkeypatch.setattr(loading, "compile_variant", lambda *_: made)
@@ -43,7 +42,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiled]:
     monkeypatch.setattr(loading, "_core", SimpleNamespace(Driver=SimpleNamespace(cuda=_core.Driver.stub)))
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
-    yield made
+    return made
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from helpers.cases import CASES, random_table, round_of
-from helpers.oracle import MODES, Round
-from qsa_group.kernel import Tiling, choose_tiling, joined_tiling, tilings_of_binaries
-from helpers.strategies import Inputs
 from helpers.harness import Backend, refresh_once, tiled
+from helpers.oracle import MODES, Round
+from helpers.strategies import Inputs
+from qsa_group.kernel import Tiling, choose_tiling, joined_tiling, tilings_of_binaries
 
 # Blocks of two entries: even these small tables take several, and some programs have nothing to do.
 TILINGS = (

@@ -16,9 +16,9 @@ from helpers import oracle
 from helpers.bad_input import assert_says, refuse_run, refuse_table
 from helpers.cases import random_table
 from helpers.guard_pages import sparse_memory
+from helpers.harness import HOST, Backend, Harness, live_inputs, mode_arguments, planner_of, refresh_once
 from helpers.oracle import Round
 from qsa_group import LayoutError, RequestTable, StepBuffers
-from helpers.harness import HOST, Backend, Harness, live_inputs, mode_arguments, planner_of, refresh_once
 
 LAST = 2**30 - 1
 """int32 from a row to the next, as many as 32 bits hold in bytes."""

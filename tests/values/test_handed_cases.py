@@ -9,8 +9,8 @@ import torch
 
 from helpers import oracle
 from helpers.cases import CASES, round_of
-from helpers.strategies import Inputs
 from helpers.harness import Backend, Harness, refresh_once
+from helpers.strategies import Inputs
 
 DTYPES = {"i32": torch.int32, "i64": torch.int64}
 

@@ -11,10 +11,10 @@ import torch
 
 from helpers import oracle
 from helpers.cases import random_table
-from hostile import PAGE, RATIO, WIDTH, hostile_round, status_bits
+from helpers.harness import HOST, Backend, Harness, refresh_once
 from helpers.oracle import MODES, Round
 from helpers.strategies import Inputs, clip
-from helpers.harness import HOST, Backend, Harness, refresh_once
+from hostile import PAGE, RATIO, WIDTH, hostile_round, status_bits
 
 DTYPES = list(product((torch.int64, torch.int32), repeat=2))
 

@@ -15,19 +15,6 @@ from hypothesis import strategies as st
 
 from arena import Arena
 from helpers.cases import random_table
-from helpers.oracle import Round
-from qsa_group import (
-    CapacityError,
-    LaunchError,
-    LayoutError,
-    PlanChangedError,
-    ReplayPlan,
-    ReplayPlanner,
-    StepBuffers,
-    launch,
-)
-from qsa_group.kernel import KernelVariant, Tiling
-from helpers.strategies import HOSTILE_EXTENDS, HOSTILE_LENGTHS, HOSTILE_SLOTS, Inputs, clip
 from helpers.harness import (
     HOST,
     Backend,
@@ -39,6 +26,19 @@ from helpers.harness import (
     stubbed,
     tiled,
 )
+from helpers.oracle import Round
+from helpers.strategies import HOSTILE_EXTENDS, HOSTILE_LENGTHS, HOSTILE_SLOTS, Inputs, clip
+from qsa_group import (
+    CapacityError,
+    LaunchError,
+    LayoutError,
+    PlanChangedError,
+    ReplayPlan,
+    ReplayPlanner,
+    StepBuffers,
+    launch,
+)
+from qsa_group.kernel import KernelVariant, Tiling
 
 TABLE = random_table(np.random.default_rng(23), 12, 512, 64)
 DRAFT = Round(TABLE, [60, 100, 250, 7], [1, 2, 3, 4], rows=6, offsets=[1, 2])

@@ -8,9 +8,9 @@ import torch
 
 from helpers import oracle
 from helpers.cases import random_table
+from helpers.harness import Backend, Harness, refresh_once
 from helpers.oracle import Round
 from helpers.strategies import INT32_MAX, Inputs
-from helpers.harness import Backend, Harness, refresh_once
 
 SOME_PAGES = [255, 256, 257, 1023, 1025, 2100]
 """Around the kernel's blocks of 128 and 256 entries, and around eight of them."""

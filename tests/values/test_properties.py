@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import oracle
+from helpers.harness import HOST, Backend, Harness, refresh_once
 from helpers.oracle import FIELDS, Round
 from helpers.strategies import Inputs, inputs, rounds
-from helpers.harness import HOST, Backend, Harness, refresh_once
 
 MANY = settings(max_examples=settings().max_examples * 5)
 FEW = settings(max_examples=min(settings().max_examples, 12))

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import oracle
 from arena import POISON, Arena
+from helpers import oracle
 from helpers.cases import random_table, table_of
 from helpers.guard_pages import fenced, sparse_memory
-from helpers.oracle import Round
-from qsa_group import StepBuffers
-from helpers.strategies import Inputs
 from helpers.harness import Backend, Harness, live_inputs, planner_of, refresh_once, step_buffers
+from helpers.oracle import Round
+from helpers.strategies import Inputs
+from qsa_group import StepBuffers
 
 
 def table(slots: int, width: int, page: int = 64) -> np.ndarray:
@@ -41,7 +41,7 @@ def test_length_past_the_table_in_its_last_slot(backend: Backend, base: int) -> 
 
 @pytest.mark.parametrize("length", [135, 136, 137, 140, 143, 144, 200, 2**31 - 1, 2**62])
 def test_extend_that_reaches_past_the_table(backend: Backend, length: int) -> None:
-    """sgl-project/sglang issue 29695: in draft extend: each row by itself, so the first rows of a request may still be served."""
+    """sgl-project/sglang issue 29695, in draft extend: the first rows of a request may still be served."""
     round_ = Round(table(4, 136), [length, 7], [3, 1], rows=14, mode="draft_extend", extend_lens=[8, 2], max_pages=2)
     harness = refresh_once(backend, round_, Inputs(lens_dtype=torch.int64))
     served = [n for n in range(length - 7, length + 1) if n <= 136]
@@ -49,7 +49,7 @@ def test_extend_that_reaches_past_the_table(backend: Backend, length: int) -> No
 
 
 def test_live_inputs_at_the_edge_of_memory(backend: Backend) -> None:
-    """sgl-project/sglang issue 29695: for the live inputs: nothing is read before the first request or past the last."""
+    """sgl-project/sglang issue 29695, for the live inputs: nothing is read before the first or past the last."""
     if backend.device != "cpu":
         pytest.skip("only host memory can be fenced")
     round_ = Round(table(5, 128), [60, 61, 62], [1, 2, 3], rows=8, mode="draft_extend", extend_lens=[2, 3, 1])
@@ -69,7 +69,7 @@ def test_live_inputs_at_the_edge_of_memory(backend: Backend) -> None:
 @pytest.mark.parametrize("at_end", [True, False])
 @pytest.mark.parametrize("width", [4 * 129, 4 * 129 + 2])
 def test_the_table_at_the_edge_of_memory(backend: Backend, width: int, at_end: bool) -> None:
-    """sgl-project/sglang issue 29695: for the table: no slot and no length, served or not, leads a read before or past it."""
+    """sgl-project/sglang issue 29695, for the table: no slot and no length leads a read before or past it."""
     if backend.device != "cpu":
         pytest.skip("only host memory can be fenced")
     # Whole pages, or half of one more, and fewer than a page table has columns, which are no power of two.
@@ -182,7 +182,10 @@ def test_live_input_expanded_from_one_element(backend: Backend) -> None:
 
 @pytest.mark.parametrize("field", ["sequence_lengths", "row_req_pool_indices", "prefix_lengths", "logical_positions"])
 def test_output_of_a_step_is_the_input_of_the_call(backend: Backend, field: str) -> None:
-    """triton-lang/triton issue 1615, 10743. The first step writes where the lengths are read: each step sees them as they are at its turn."""
+    """triton-lang/triton issue 1615, 10743.
+
+    The first step writes where the lengths are read: each step sees them as they are at its turn.
+    """
     tokens = table(6, 192)
     round_ = Round(tokens, [62, 150, 7], [5, 2, 3], rows=3, offsets=[1, 2, 3])
     harness = Harness(backend, round_)

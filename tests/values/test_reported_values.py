@@ -11,9 +11,9 @@ import torch
 
 from helpers import oracle
 from helpers.cases import random_table, table_of
+from helpers.harness import Backend, Harness, refresh_once
 from helpers.oracle import FIELDS, Round
 from helpers.strategies import Inputs
-from helpers.harness import Backend, Harness, refresh_once
 
 RNG_SEED = 20
 
@@ -29,7 +29,10 @@ def column(harness: Harness, field: str, step: int = 0) -> list[int]:
 
 
 def test_padding_rows_stay_inert_at_every_step(backend: Backend) -> None:
-    """vllm-project/vllm pull 43682. The step's offset must not reach a padding row, nor a garbage slot 0 its page table."""
+    """vllm-project/vllm pull 43682.
+
+    The step's offset must not reach a padding row, nor a garbage slot 0 its page table.
+    """
     garbage = table(4, 64)
     garbage[0] = -1
     harness = refresh_once(
@@ -67,7 +70,10 @@ def test_extend_of_a_padding_length_never_goes_below_zero(backend: Backend, widt
 
 
 def test_each_mode_has_its_own_lengths(backend: Backend) -> None:
-    """lightseekorg/tokenspeed pull 348. The same request of length 10 in every mode: taking one formula for another shows."""
+    """lightseekorg/tokenspeed pull 348.
+
+    The same request of length 10 in every mode: taking one formula for another shows.
+    """
     base = Round(table(4, 64), [10], [1], rows=4)
     rounds = {
         "decode": base.but(offsets=[1]),
@@ -132,7 +138,10 @@ def test_row_that_turns_into_padding_is_reset_in_every_field(backend: Backend) -
 
 @pytest.mark.parametrize("mode", oracle.MODES)
 def test_garbage_in_the_table_past_each_length(backend: Backend, mode: str) -> None:
-    """sgl-project/sglang pull 1782. Entries past a length were never allocated, and slot 0 holds whatever padding left there."""
+    """sgl-project/sglang pull 1782.
+
+    Entries past a length were never allocated, and slot 0 holds whatever padding left there.
+    """
     tokens = table(5, 256)
     lens = [5, 64, 120]
     for slot, length in zip([1, 2, 3], lens, strict=True):

@@ -1,8 +1,8 @@
 """The ways to start a plan's launches.
 
-A `Backend` prepares what starts the launches of a plan. A launcher is what was prepared: it gets checked inputs from the
-Rust core at each run. `direct`, `triton` and `host` have a module each, and so has `staged`, the host's way with tensors
-that are elsewhere.
+A `Backend` prepares what starts the launches of a plan. A launcher is what was prepared: it gets checked inputs from
+the Rust core at each run. `direct`, `triton` and `host` have a module each, and so has `staged`, the host's way with
+tensors that are elsewhere.
 """
 
 from __future__ import annotations

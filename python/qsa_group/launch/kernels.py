@@ -95,13 +95,11 @@ def _tiling(rule: TilingRule, group: _core.Group) -> Tiling:
 
 
 def _group_variant(table: RequestTable, group: _core.Group, tiling: Tiling) -> GroupVariant:
-    variant = GroupVariant(
-        group.mode, len(group.steps), group.buffers, table.compress_ratio, table.page_size, tiling
-    )
+    variant = GroupVariant(group.mode, len(group.steps), group.buffers, table.compress_ratio, table.page_size, tiling)
     if variant.ring_lanes > _MOST_LANES:
         raise LayoutError(
-            f"compress_ratio has value {table.compress_ratio}, must be at most {_MOST_LANES} where the kernel refreshes "
-            "ring_group_locs; leave that buffer out, or use backend 'host'",
+            f"compress_ratio has value {table.compress_ratio}, must be at most {_MOST_LANES} where the kernel "
+            "refreshes ring_group_locs; leave that buffer out, or use backend 'host'",
             field="compress_ratio",
         )
     return variant

@@ -38,8 +38,9 @@ _by_driver: dict[tuple[KernelVariant, str], LoadedKernel | Refusal] = {}
 
 
 def load_by_triton(variant: KernelVariant, device: torch.device) -> Any:
-    """Triton's `CompiledKernel` of a variant, loaded on a device. Triton itself would load at a first run, maybe inside a
-    capture.
+    """Triton's `CompiledKernel` of a variant, loaded on a device.
+
+    Triton itself would load at a first run, maybe inside a capture.
 
     Raises:
         UnsupportedError: the kernel is not loaded yet and a capture is on, or it cannot be compiled or loaded.
