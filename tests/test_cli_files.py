@@ -1,4 +1,4 @@
-"""The files that the command line is told to write: what is refused before any work, and what a failed write says."""
+"""The files that the command line writes, and standard output."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from qsa_group import commands
-from test_cli import QUICK, Call, call
-
-__all__ = ["call"]  # The fixture.
+from command_line import QUICK, call
+from qsa_group.cli import bench, demo, replay
 
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n0,50,20\n"
+needs_full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 
 
 @pytest.fixture
@@ -26,18 +25,18 @@ def _no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def began(*_: object, **__: object) -> None:
         raise AssertionError("work began")
 
-    for name in ("read_workload", "read_rounds", "generate", "Server", "RoundRunner", "RoundWriter", "RoundSettings"):
-        monkeypatch.setattr(commands, name, began)
+    for module in (demo, replay, bench):
+        monkeypatch.setattr(module, "RoundRunner", began)
+    for module, name in ((demo, "read_workload"), (demo, "generate"), (demo, "Server"), (replay, "read_rounds")):
+        monkeypatch.setattr(module, name, began)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an input under several names; the working folder."""
+    """A folder with an input under two names; the working folder."""
     (tmp_path / "in.csv").write_text(TRACE)
     (tmp_path / "sub").mkdir()
     (tmp_path / "link.png").symlink_to("in.csv")
-    os.link(tmp_path / "in.csv", tmp_path / "hard.csv")
-    (tmp_path / "door").symlink_to("sub")
     (tmp_path / "later").symlink_to("sub/new.json")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -45,28 +44,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("_no_work")
 @pytest.mark.parametrize(
-    ("arguments", "first", "second"),
+    ("arguments", "words"),
     [
-        (["demo", "--workload", "in.csv", "--json", "in.csv"], "--json has value in.csv", "--workload in.csv"),
-        (["demo", "--workload", "in.csv", "--json", "sub/../in.csv"], "--json has value sub/../in.csv", "--workload"),
-        (["demo", "--workload", "in.csv", "--plot", "link.png"], "--plot has value link.png", "--workload in.csv"),
-        (["demo", "--workload", "link.png", "--record", "hard.csv"], "--record has value hard.csv", "--workload link"),
-        (["replay", "in.csv", "--json", "hard.csv"], "--json has value hard.csv", "FILE in.csv"),
-        (["replay", "in.csv", "--plot", "link.png"], "--plot has value link.png", "FILE in.csv"),
-        (["demo", "--json", "new.json", "--record", "./new.json"], "--record has value ./new.json", "--json new.json"),
-        (["demo", "--json", "sub/new.json", "--record", "later"], "--record has value later", "--json sub/new.json"),
-        (["demo", "--json", "sub/a.png", "--plot", "door/a.png"], "--plot has value door/a.png", "--json sub/a.png"),
-        (["demo", "--plot", "link.png", "--record", "hard.csv"], "--record has value hard.csv", "--plot link.png"),
-        (["replay", "absent", "--json", "new.png", "--plot", "new.png"], "--plot has value new.png", "--json new.png"),
+        (["demo", "--workload", "in.csv", "--json", "in.csv"], "--json has value in.csv, which --workload names too"),
+        (["demo", "--workload", "in.csv", "--json", "sub/../in.csv"], "--json has value sub/../in.csv, which --workl"),
+        (["demo", "--workload", "in.csv", "--plot", "link.png"], "--plot has value link.png, which --workload names"),
+        (["replay", "in.csv", "--plot", "link.png"], "--plot has value link.png, which FILE names too"),
+        (["demo", "--json", "new.json", "--record", "./new.json"], "--json has value new.json, which --record names"),
+        (["demo", "--json", "sub/new.json", "--record", "later"], "--json has value sub/new.json, which --record"),
+        (
+            ["replay", "absent", "--json", "new.png", "--plot", "new.png"],
+            "--plot has value new.png, which --json",
+        ),
     ],
 )
-def test_a_file_that_is_used_twice_is_refused(
-    call: Call, folder: Path, arguments: list[str], first: str, second: str
-) -> None:
+def test_a_file_that_is_used_twice_is_refused(folder: Path, arguments: list[str], words: str) -> None:
     before = sorted(os.listdir(folder))
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")
-    assert first in err and second in err and "name another file" in err
+    assert words in err
+    assert err.endswith("; name another file\n")
     assert len(err.splitlines()) == 1
     assert (folder / "in.csv").read_text() == TRACE
     assert sorted(os.listdir(folder)) == before
@@ -77,58 +74,48 @@ def test_a_file_that_is_used_twice_is_refused(
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("sub", "--json has value sub, must be a file, not a folder"),
-        ("door", "--json has value door, must be a file, not a folder"),
-        ("new/", "--json has value new/, must be a file, not a folder"),
-        ("", "--json has value '', must be a file, not a folder"),
-        ("absent/x.json", "--json has value absent/x.json, must be in a folder that exists"),
-        ("in.csv/x.json", "--json has value in.csv/x.json, must be a file that can be written: Not a directory"),
-        ("x" * 300, "must be a file that can be written: File name too long"),
+        ("sub", "'sub': Is a directory"),
+        ("", "'': No such file or directory"),
+        ("absent/x.json", "'absent/x.json': No such file or directory"),
+        ("in.csv/x.json", "'in.csv/x.json': Not a directory"),
+        ("x" * 300, "File name too long"),
     ],
 )
-def test_a_file_that_cannot_be_written_is_refused(
-    call: Call, folder: Path, command: list[str], path: str, words: str
-) -> None:
+@pytest.mark.usefixtures("folder")
+def test_a_file_that_cannot_be_written_is_refused(command: list[str], path: str, words: str) -> None:
     code, out, err = call(*command, "--json", path)
     assert (code, out) == (2, "")
+    assert err.startswith("qsa-group: cannot write --json '")
     assert words in err
+    assert err.endswith("; name a file that can be written\n")
     assert len(err.splitlines()) == 1
 
 
 @pytest.mark.usefixtures("_no_work")
-@pytest.mark.parametrize(("path", "at"), [("in.csv", "in.csv"), ("sub/x.json", "sub"), ("later", "sub")])
-def test_a_place_without_permission_is_refused(
-    call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch, path: str, at: str
-) -> None:
-    """Permissions as another user would find them: root may write everywhere."""
-    asked = []
-
-    def access(place: str, mode: int) -> bool:
-        asked.append((os.path.relpath(place, folder), mode))
-        return False
-
-    monkeypatch.setattr(os, "access", access)
-    code, out, err = call("demo", "--record", path)
-    assert (code, out) == (2, "")
-    assert f"--record has value {path}, must be writable" in err
-    assert asked == [(at, os.W_OK | (os.X_OK if at == "sub" else 0))]
-
-
-@pytest.mark.usefixtures("_no_work")
 @pytest.mark.parametrize("option", ["--record", "--plot"])
-def test_only_json_goes_to_standard_output(call: Call, option: str) -> None:
-    code, out, err = call("demo", option, "-")
-    assert (code, out) == (2, "")
-    assert f"{option} has value -, must be a file; only --json writes to standard output" in err
+@pytest.mark.usefixtures("folder")
+def test_every_output_is_tried(option: str) -> None:
+    code, _, err = call("demo", option, "absent/x.png")
+    assert code == 2
+    assert f"cannot write {option} 'absent/x.png': No such file or directory" in err
+
+
+@pytest.mark.usefixtures("_no_work", "folder")
+def test_a_picture_of_an_unknown_kind_is_refused() -> None:
+    pytest.importorskip("matplotlib")
+    code, _, err = call("demo", "--plot", "demo.txt")
+    assert code == 2
+    assert "--plot has value demo.txt, must end in .png, .svg, .pdf; name such a file" in err
+    assert not os.path.exists("demo.txt")
 
 
 @pytest.mark.parametrize("command", ["demo", "replay", "bench"])
-def test_json_on_standard_output(call: Call, folder: Path, command: str) -> None:
+def test_json_on_standard_output(folder: Path, command: str) -> None:
     rounds = folder / "rounds"
     assert call("demo", *QUICK, "--record", rounds)[0] == 0
     arguments = {
         "demo": ["demo", *QUICK],
-        "replay": ["replay", rounds, "--device", "cpu", "--quiet"],
+        "replay": ["replay", rounds, "--device", "cpu"],
         "bench": ["bench", "--device", "cpu", "--batch", 1, "--repeats", 3],
     }[command]
     code, out, err = call(*arguments, "--json", "-")
@@ -140,49 +127,39 @@ def test_json_on_standard_output(call: Call, folder: Path, command: str) -> None
     assert json.loads((folder / "-").read_text())["backend"] == "host"
 
 
-def test_a_device_may_be_named_twice(call: Call, folder: Path) -> None:
-    assert call("demo", *QUICK, "--json", os.devnull, "--record", os.devnull)[0] == 0
-
-
-def test_a_file_is_replaced(call: Call, folder: Path) -> None:
+def test_a_file_is_replaced(folder: Path) -> None:
     path = folder / "result.json"
     path.write_text("x" * 1_000_000)
     assert call("demo", *QUICK, "--json", path)[0] == 0
     assert json.loads(path.read_text())["mismatches"] == 0
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-class TestFullDisk:
-    @pytest.mark.parametrize(("option", "name"), [("--json", "full"), ("--record", "full"), ("--record", "full.gz")])
-    def test_a_failed_write_names_the_file(self, call: Call, folder: Path, option: str, name: str) -> None:
-        (folder / name).symlink_to("/dev/full")
-        code, out, err = call("demo", *QUICK, option, name)
-        assert code == 2
-        assert ("mismatches: 0" in out) == (option == "--json"), "what was found out is still told"
-        words = f"cannot write {'--json ' * (option == '--json')}{name}: No space left on device; name a file elsewhere"
-        assert err == f"qsa-group: {words}\n"
-
-    def test_a_failed_picture_names_the_file(self, call: Call, folder: Path) -> None:
-        pytest.importorskip("matplotlib")
-        (folder / "full.png").symlink_to("/dev/full")
-        code, _, err = call("demo", *QUICK, "--plot", "full.png")
-        assert code == 2
-        assert "cannot write the picture full.png: No space left on device" in err
-
-    @pytest.mark.parametrize("arguments", [["explain", "--device", "cpu"], ["explain", "--example"], ["demo", *QUICK]])
-    def test_standard_output(self, arguments: list[str]) -> None:
-        """Once, and not as the interpreter's own failure at exit, code 120."""
-        with open("/dev/full", "w") as full:
-            ran = program(*arguments, stdout=full)
-        assert ran.returncode == 2
-        assert ran.stderr.startswith("qsa-group: cannot write standard output: No space left on device")
-        assert ran.stderr.count("\n") == 1
+@needs_full
+@pytest.mark.parametrize(("option", "name"), [("--json", "full"), ("--record", "full"), ("--record", "full.gz")])
+def test_a_failed_write_names_the_file(folder: Path, option: str, name: str) -> None:
+    (folder / name).symlink_to("/dev/full")
+    code, out, err = call("demo", *QUICK, option, name)
+    assert code == 2
+    assert ("mismatches: 0" in out) == (option == "--json"), "what was found out is still told"
+    words = {"--json": "--json 'full': No space left on device; name a file that can be written"}
+    assert (
+        err == f"qsa-group: cannot write {words.get(option, f'{name}: No space left on device; name another file')}\n"
+    )
 
 
-def program(*arguments: str, stdout: Any = subprocess.PIPE, closed: str = "") -> subprocess.CompletedProcess[str]:
-    """Runs the command line as a program, with some of its streams closed if asked for (`2>&-`)."""
+@needs_full
+def test_a_failed_picture_names_the_file(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (folder / "full.png").symlink_to("/dev/full")
+    code, _, err = call("demo", *QUICK, "--plot", "full.png")
+    assert code == 2
+    assert "cannot write --plot full.png: No space left on device; name another file" in err
+
+
+def program(*arguments: str, stdout: Any = subprocess.PIPE, redirect: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs the command line as a program, through a shell."""
     return subprocess.run(
-        ["sh", "-c", f'exec "$0" -m qsa_group "$@" {closed}', sys.executable, *arguments],
+        ["sh", "-c", f'"$0" -m qsa_group "$@" {redirect}', sys.executable, *arguments],
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
@@ -191,53 +168,17 @@ def program(*arguments: str, stdout: Any = subprocess.PIPE, closed: str = "") ->
     )
 
 
-def test_closed_streams() -> None:
-    """What nobody hears is not said, and no other stream gets it."""
-    without_errors = program("demo", *QUICK[:-1], "--json", "-", closed="2>&-")
-    assert without_errors.returncode == 0
-    assert json.loads(without_errors.stdout)["mismatches"] == 0
-    without_output = program("demo", *QUICK, closed=">&-")
-    assert (without_output.returncode, without_output.stderr) == (0, "")
-    refused = program("demo", *QUICK, "--json", "-", closed=">&-")
-    assert (refused.returncode, refused.stderr) == (
-        2,
-        "qsa-group: --json has value -, but standard output is closed; name a file\n",
-    )
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_results_outlast_a_report_that_cannot_be_written() -> None:
-    ran = program("demo", *QUICK, "--json", "-", closed="2>/dev/full")
-    assert ran.returncode == 0
-    assert json.loads(ran.stdout)["mismatches"] == 0
-
-
-def test_the_file_of_standard_error_is_refused(folder: Path) -> None:
-    ran = program("demo", *QUICK, "--record", "log", closed="2>log")
+@needs_full
+@pytest.mark.parametrize("arguments", [["explain", "--device", "cpu"], ["doctor"], ["demo", *QUICK]])
+def test_a_full_disk_under_standard_output(arguments: list[str]) -> None:
+    """Told once, and not as the interpreter's own failure at exit, code 120."""
+    with open("/dev/full", "w") as full:
+        ran = program(*arguments, stdout=full)
     assert ran.returncode == 2
-    words = "--record has value log, must be another file than the one that standard error goes to"
-    assert words in (folder / "log").read_text()
+    assert ran.stderr == "qsa-group: cannot write standard output: No space left on device\n"
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="needs /dev/zero")
-@pytest.mark.usefixtures("_no_work")
-@pytest.mark.parametrize("arguments", [["demo", "--workload"], ["replay"], ["explain"]], ids=" ".join)
-def test_an_input_without_an_end_is_refused(call: Call, arguments: list[str]) -> None:
-    code, _, err = call(*arguments, "/dev/zero")
-    assert code == 2
-    assert "has value /dev/zero, must be a file or a pipe, not a device" in err
-
-
-def test_the_pipe_of_standard_output_is_refused() -> None:
-    ran = program("demo", *QUICK, "--json", "/dev/stdout")
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert "pass --json -" in ran.stderr
-
-
-def test_the_file_of_standard_output_is_refused(folder: Path) -> None:
-    """The report of the same run would overwrite it."""
-    with open(folder / "out.json", "w") as out:
-        ran = program("demo", *QUICK, "--json", "out.json", stdout=out)
-    assert ran.returncode == 2
-    assert "must be another file than the one that standard output goes to" in ran.stderr
-    assert "pass --json -" in ran.stderr
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    """The exit code is that of the reader; nothing is said."""
+    ran = program("explain", "--device", "cpu", redirect="| true")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
