@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from arena import Arena
+from arena import GUARD, Arena
 from cases import CASES, round_of
 from conftest import needs_gpu
 from hostile import hostile_round, status_bits
@@ -162,6 +162,16 @@ class TestArena:
         assert sum(block.numel() * block.element_size() for block in arena.blocks.values()) == 8 * len(arena.memory)
         assert all(bool((block[0, :8] == block[0, 0]).all()) for block in arena.blocks.values())
         assert int(arena.blocks["write_locs"][0, 0]) == POISON
+
+    def test_every_buffer_has_a_guard_on_each_side_and_is_shifted(self) -> None:
+        arena = Arena(2, 5, 3, 7, page_gap=1, ring_gap=2, shift=1)
+        for name in FIELDS:
+            block, region = arena.blocks[name], arena.region(name)
+            for step in range(2):
+                first = region[step].storage_offset() - block[step].storage_offset()
+                last = first + 4 * region.stride(1) + (region.shape[2] - 1 if region.ndim == 3 else 0)
+                assert first == GUARD + 1
+                assert last + GUARD < block.shape[1]
 
     def test_absent_buffers(self) -> None:
         arena = arena_of(["logical_positions", "sequence_lengths"])

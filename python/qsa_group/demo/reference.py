@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ _FAR = 1 << 40
 """Past every length that can be served. Lengths are limited to this number, so that no sum overflows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """What a plan fixes.
 
@@ -46,6 +47,28 @@ class Layout:
     draft_token_num: int = 1
     padding: str = "count"
 
+    @cached_property
+    def row(self) -> torch.Tensor:
+        """The number of each row, [rows]."""
+        return torch.arange(self.rows, device=self.table.device)
+
+    @cached_property
+    def request(self) -> torch.Tensor:
+        """The request of each row, [rows]; not for draft extend."""
+        return self.row // self.draft_token_num if self.mode == "target_verify" else self.row
+
+    @cached_property
+    def ahead(self) -> torch.Tensor:
+        """What each row's length is past its request's, [steps, rows or 1]; not for draft extend."""
+        if self.mode == "target_verify":
+            return (self.row % self.draft_token_num + 1)[None]
+        return torch.tensor(self.offsets, device=self.table.device)[:, None]
+
+    @cached_property
+    def back(self) -> torch.Tensor:
+        """How far each member of a ring group is from its last, [compress_ratio]."""
+        return torch.arange(1 - self.compress_ratio, 1, device=self.table.device)
+
 
 @dataclass(frozen=True, slots=True)
 class LiveInputs:
@@ -62,6 +85,12 @@ class LiveInputs:
     req_pool_indices: torch.Tensor
     num_padding: int = 0
     extend_lens: torch.Tensor | None = None
+
+    @property
+    def real(self) -> int:
+        """Requests before those that ``num_padding`` counts."""
+        batch = len(self.seq_lens)
+        return batch - min(max(self.num_padding, 0), batch)
 
 
 class _Rows(NamedTuple):
@@ -86,9 +115,9 @@ def refresh(layout: Layout, live: LiveInputs, arena: Arena) -> None:
         return
     rows = _rows(layout, live)
     slots, width = layout.table.shape
-    served = rows.asked & (rows.slot >= 0) & (rows.slot < slots) & (rows.length > 0) & (rows.length <= width)
+    unserved = ~rows.asked | (rows.slot.clamp(0, slots - 1) != rows.slot) | (rows.length.clamp(1, width) != rows.length)
     length, slot, prefix = (
-        torch.where(served, value, inert) for value, inert in ((rows.length, 1), (rows.slot, 0), (rows.prefix, 0))
+        value.masked_fill(unserved, inert) for value, inert in ((rows.length, 1), (rows.slot, 0), (rows.prefix, 0))
     )
     _write_vectors(layout, arena, length, slot, prefix)
     if "page_table" in arena.fields and layout.rows:
@@ -97,8 +126,7 @@ def refresh(layout: Layout, live: LiveInputs, arena: Arena) -> None:
 
 def status(layout: Layout, live: LiveInputs) -> torch.Tensor:
     """The status bits that a refresh must raise: one int64 on the table's device. A row raises one bit at most."""
-    device = layout.table.device
-    faults = {}
+    faults: dict[ReplayStatus, torch.Tensor] = {}
     if len(live.seq_lens):
         rows = _rows(layout, live)
         slots, width = layout.table.shape
@@ -109,9 +137,12 @@ def status(layout: Layout, live: LiveInputs) -> torch.Tensor:
             ReplayStatus.LENGTH_EXCEEDS_TABLE: rows.asked & in_table & (rows.length > width),
         }
     if live.extend_lens is not None:
+        negative = (live.extend_lens < 0)[: live.real]
+        if layout.padding == "slot":
+            negative = negative & (live.req_pool_indices != 0)[: live.real]
+        faults[ReplayStatus.EXTEND_LENGTH_NEGATIVE] = negative
         faults[ReplayStatus.ROWS_EXCEED_BUCKET] = _extends(layout, live).sum() > layout.rows
-        faults[ReplayStatus.EXTEND_LENGTH_NEGATIVE] = _real(layout, live) & (live.extend_lens < 0)
-    zero = torch.zeros((), dtype=torch.int64, device=device)
+    zero = torch.zeros((), dtype=torch.int64, device=layout.table.device)
     return sum((int(bit) * fault.any() for bit, fault in faults.items()), zero)
 
 
@@ -119,36 +150,25 @@ def _rows(layout: Layout, live: LiveInputs) -> _Rows:
     return _packed_rows(layout, live) if layout.mode == "draft_extend" else _fixed_rows(layout, live)
 
 
-def _real(layout: Layout, live: LiveInputs) -> torch.Tensor:
-    """Which requests are no padding, bool [batch]."""
-    batch = len(live.seq_lens)
-    count = batch - min(max(live.num_padding, 0), batch)
-    real = torch.arange(batch, device=layout.table.device) < count
-    return real & (live.req_pool_indices != 0) if layout.padding == "slot" else real
-
-
 def _fixed_rows(layout: Layout, live: LiveInputs) -> _Rows:
     """Decode and target verify: every request has the same number of rows."""
-    verify = layout.mode == "target_verify"
-    window = layout.draft_token_num if verify else 1
-    device, batch = layout.table.device, len(live.seq_lens)
-    row = torch.arange(layout.rows, device=device)
-    request = (row // window).clamp(max=batch - 1)
-    asked = (row < batch * window) & _real(layout, live)[request]
-    before = live.seq_lens.clamp(-_FAR, _FAR)[request]
-    if verify:
-        length, prefix = (before + row % window + 1)[None], before.clamp(min=0)[None]
-    else:
-        length = before + torch.tensor(layout.offsets, device=device)[:, None]
-        prefix = length - 1
-    return _Rows(length, live.req_pool_indices[request].expand(length.shape), prefix, asked.expand(length.shape))
+    request = layout.request.clamp(max=len(live.seq_lens) - 1)
+    before, slot = live.seq_lens[request].clamp(-_FAR, _FAR), live.req_pool_indices[request]
+    length = before + layout.ahead
+    prefix = before.clamp(min=0)[None] if layout.mode == "target_verify" else length - 1
+    asked = layout.request < live.real
+    if layout.padding == "slot":
+        asked = asked & (slot != 0)
+    return _Rows(length, slot.expand_as(length), prefix, asked.expand_as(length))
 
 
 def _extends(layout: Layout, live: LiveInputs) -> torch.Tensor:
     """Rows of each request, [batch]: one more than the bucket has where a request asks for too many."""
     assert live.extend_lens is not None, "draft extend needs extend_lens"
     # So many are enough to tell that rows do not fit, and keep the sum of all requests small.
-    return torch.where(_real(layout, live), live.extend_lens, 0).clamp(0, layout.rows + 1)
+    extends = live.extend_lens.clamp(0, layout.rows + 1)
+    extends[live.real :] = 0
+    return extends * (live.req_pool_indices != 0) if layout.padding == "slot" else extends
 
 
 def _packed_rows(layout: Layout, live: LiveInputs) -> _Rows:
@@ -156,14 +176,13 @@ def _packed_rows(layout: Layout, live: LiveInputs) -> _Rows:
     extends = _extends(layout, live)
     assert live.extend_lens is not None
     ends = extends.cumsum(0)
-    row = torch.arange(layout.rows, device=layout.table.device)
-    request = torch.searchsorted(ends, row, right=True).clamp(max=len(ends) - 1)
-    within = row - (ends - extends)[request]
-    before = live.seq_lens.clamp(min=0) - live.extend_lens.clamp(min=0)
-    prefix = before.clamp(0, _FAR)[request]
+    request = torch.searchsorted(ends, layout.row, right=True).clamp(max=len(ends) - 1)
+    within = layout.row - (ends - extends)[request]
+    # Where the difference overflows, the request has no rows, or a negative length.
+    prefix = (live.seq_lens - live.extend_lens).clamp(min=0)[request]
     length = torch.minimum(prefix + 1 + within, live.seq_lens[request])
     slot = live.req_pool_indices[request]
-    return _Rows(length[None], slot[None], prefix[None], (row < ends[-1])[None])
+    return _Rows(length[None], slot[None], prefix[None], (layout.row < ends[-1])[None])
 
 
 def _write_vectors(
@@ -175,11 +194,10 @@ def _write_vectors(
 
     def write_locs() -> torch.Tensor:
         group = layout.table[slot, position].clamp(min=0) // ratio
-        return torch.where(length % ratio == 0, group, 0)
+        return group.masked_fill(length % ratio != 0, 0)
 
     def ring_group_locs() -> torch.Tensor:
-        back = torch.arange(1 - ratio, 1, device=layout.table.device)
-        return slot[..., None] * ratio + (position[..., None] + back).clamp(min=0) % ratio
+        return slot[..., None] * ratio + (position[..., None] + layout.back).clamp(min=0) % ratio
 
     values: dict[str, Callable[[], torch.Tensor]] = {
         "sequence_lengths": lambda: length,
@@ -204,7 +222,6 @@ def _write_pages(layout: Layout, arena: Arena, length: torch.Tensor, slot: torch
     columns = min(target.shape[-1], table.shape[1] // page)
     if table.device.type == "cpu":  # Where nothing has to be waited for, columns that no row reaches are left out.
         columns = min(columns, int(live.max()))
-    ids = (table[:, : columns * page : page].clamp(min=0) // page)[slot]
-    column = torch.arange(columns, device=table.device)
+    ids = table[:, : columns * page : page][slot].clamp(min=0) // page
     target = target[..., :columns]
-    target.copy_(torch.where(column < live[..., None], ids, target))
+    target.copy_(torch.where(torch.arange(columns, device=table.device) < live[..., None], ids, target))

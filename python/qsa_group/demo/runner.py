@@ -47,6 +47,7 @@ class _Pass:
     expected: Arena  # What they must leave.
     rows_per_request: int
     steps: dict[int, list[StepBuffers]] = field(default_factory=dict)
+    layouts: dict[int, reference.Layout] = field(default_factory=dict)
     host_ns: list[int] = field(default_factory=list)
     launches: int = 0
     step_by_step: int = 0
@@ -219,16 +220,18 @@ class RoundRunner:
             self._report(difference.count, f"round {self.rounds}, {pass_.mode}, bucket {bucket}: {difference}")
 
     def _layout(self, pass_: _Pass, bucket: int) -> reference.Layout:
-        settings = self.settings
-        return reference.Layout(
-            self._kept_pages.view(settings.slots, settings.table_width),
-            settings.compress_ratio,
-            settings.page_size,
-            bucket * pass_.rows_per_request,
-            pass_.mode,
-            range(1, pass_.arena.steps + 1),
-            pass_.rows_per_request,
-        )
+        if bucket not in pass_.layouts:
+            settings = self.settings
+            pass_.layouts[bucket] = reference.Layout(
+                self._kept_pages.view(settings.slots, settings.table_width),
+                settings.compress_ratio,
+                settings.page_size,
+                bucket * pass_.rows_per_request,
+                pass_.mode,
+                range(1, pass_.arena.steps + 1),
+                pass_.rows_per_request,
+            )
+        return pass_.layouts[bucket]
 
     def _report(self, count: int, text: str) -> None:
         self.mismatches += count
