@@ -76,6 +76,7 @@ def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     assert code == 0
     assert "of 12 requests, round" in err
     assert "0 mismatches" in err
+    assert err.endswith("\r" + " " * 78 + "\r"), "the line is taken away"
 
 
 def test_a_mismatch_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ def test_a_full_disk_under_standard_output(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
         ran = program(*arguments, stdout=full)
     assert ran.returncode == 2
-    assert ran.stderr == "qsa-group: cannot write standard output: No space left on device\n"
+    assert ran.stderr == "qsa-group: standard output cannot be written, send it elsewhere: No space left on device\n"
 
 
 def test_a_reader_that_goes_away_is_no_traceback() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qsa_group.demo.rounds import Round, RoundSettings, SettingsError, graph_buckets, read_rounds, record
+from qsa_group.demo.rounds import Round, RoundSettings, SettingsError, read_rounds, record
 from qsa_group.demo.trace import (
     CONTEXT_TOKENS,
     GENERATED_TOKENS,
@@ -247,7 +247,7 @@ def test_a_broken_file_is_broken_at_the_first_line_that_is_not_read(tmp_path: Pa
     ],
 )
 def test_graph_buckets(most: int, buckets: tuple[int, ...]) -> None:
-    assert graph_buckets(most) == buckets
+    assert RoundSettings(max_batch=most).buckets == buckets
 
 
 @pytest.mark.parametrize(

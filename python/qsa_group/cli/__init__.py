@@ -19,6 +19,8 @@ from . import bench, demo, doctor, explain, replay
 
 __all__ = ["main"]
 
+_NO_OUTPUT = "standard output cannot be written, send it elsewhere"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What is still to be written must not fail again at exit.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1 if isinstance(error, BrokenPipeError) else _fail(2, f"cannot write standard output: {error.strerror}")
+        return 1 if isinstance(error, BrokenPipeError) else _fail(2, f"{_NO_OUTPUT}: {error.strerror or error}")
     except (MemoryError, RuntimeError) as error:
         # torch has no type of its own for what the host's allocator refuses.
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):

@@ -53,15 +53,7 @@ def _devices(gpus: int) -> list[str]:
     for index in range(gpus):
         major, minor = torch.cuda.get_device_capability(index)
         lines.append(f"cuda:{index}: {torch.cuda.get_device_name(index)}, compute capability {major}.{minor}")
-    return [*lines, f"CUDA driver: {_driver_version()}; torch was built for CUDA {torch.version.cuda}"]
-
-
-def _driver_version() -> str:
-    try:
-        version = int(getattr(torch._C, "_cuda_getDriverVersion")())  # noqa: B009 (it is absent from CPU builds)
-    except (AttributeError, RuntimeError):
-        return "version unknown"
-    return f"supports CUDA {version // 1000}.{version % 1000 // 10}"
+    return [*lines, f"torch was built for CUDA {torch.version.cuda}"]
 
 
 def _backends(device: torch.device, broken: list[str]) -> list[str]:

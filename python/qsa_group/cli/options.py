@@ -14,6 +14,13 @@ __all__ = ["Commands", "UsageError", "add_layout", "add_place", "count", "device
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 _MOST = 1 << 24
+_SIZES = {
+    "steps": "draft steps refreshed together; N + 1 tokens are drafted",
+    "max_batch": "largest bucket, in requests",
+    "compress_ratio": "tokens of a compressed group",
+    "page_size": "tokens of a page, a multiple of the ratio",
+    "context": "most tokens of a request",
+}
 
 
 class UsageError(QsaGroupError, ValueError):
@@ -21,7 +28,7 @@ class UsageError(QsaGroupError, ValueError):
 
 
 def count(text: str) -> int:
-    """A number of things. The most is far past what can be served, and keeps lists of so many small enough."""
+    """A number of things. Even the largest that is taken makes lists that fit in memory."""
     if not text.isdecimal() or not 1 <= int(text) <= _MOST:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {_MOST}")
     return int(text)
@@ -54,13 +61,7 @@ def add_layout(parser: argparse.ArgumentParser) -> None:
     """Adds the sizes."""
     plain = RoundSettings()
     add = parser.add_argument_group("layout").add_argument
-    for name, words in (
-        ("steps", "draft steps refreshed together; N + 1 tokens are drafted"),
-        ("max_batch", "largest bucket, in requests"),
-        ("compress_ratio", "tokens of a compressed group"),
-        ("page_size", "tokens of a page, a multiple of the ratio"),
-        ("context", "most tokens of a request"),
-    ):
+    for name, words in _SIZES.items():
         option = f"--{name.replace('_', '-')}"
         add(option, type=count, default=getattr(plain, name), metavar="N", help=f"{words} (%(default)s)")
     add("--index-sharing", action="store_true", help="draft steps read only lengths, request slots and positions")
@@ -72,12 +73,6 @@ def settings_of(options: argparse.Namespace) -> RoundSettings:
     Raises:
         SettingsError: they cannot be served together.
     """
-    return RoundSettings(
-        steps=options.steps,
-        max_batch=options.max_batch,
-        compress_ratio=options.compress_ratio,
-        page_size=options.page_size,
-        context=options.context,
-        slots=options.max_batch + 1 + max(1, options.max_batch // 8),
-        index_sharing=options.index_sharing,
-    )
+    sizes = {name: getattr(options, name) for name in _SIZES}
+    slots = options.max_batch + 1 + max(1, options.max_batch // 8)
+    return RoundSettings(**sizes, slots=slots, index_sharing=options.index_sharing)

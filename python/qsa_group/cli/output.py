@@ -16,7 +16,7 @@ _FILES = {"file": "FILE", "workload": "--workload", "record": "--record", "json"
 _READ = ("file", "workload")
 
 
-def add_json(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+def add_json(parser: argparse.ArgumentParser) -> None:
     """Adds --json."""
     words = "write the results as JSON; - is standard output, and the report then goes to standard error"
     parser.add_argument("--json", metavar="FILE", help=words)
@@ -36,11 +36,12 @@ def check_files(options: argparse.Namespace) -> None:
         other = taken.setdefault(os.path.realpath(path), name)
         if other != name:
             raise UsageError(f"{_FILES[name]} has value {path}, which {_FILES[other]} names too; name another file")
-    for name in paths.keys() - set(_READ):
-        try:
-            open(paths[name], "a").close()
-        except OSError as error:
-            raise _cannot_write(_FILES[name], paths[name], error) from error
+    for name, path in paths.items():
+        if name not in _READ:
+            try:
+                open(path, "a").close()
+            except OSError as error:
+                raise _cannot_write(_FILES[name], path, error) from error
 
 
 def say(text: object, options: argparse.Namespace) -> None:

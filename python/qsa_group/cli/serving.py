@@ -45,14 +45,18 @@ def run_rounds(
     """
     begin = shown = time.perf_counter()
     terminal = sys.stderr is not None and sys.stderr.isatty()
-    for round_ in rounds:
-        runner.run(round_)
-        if terminal and time.perf_counter() > shown + 0.1:
-            shown = time.perf_counter()
-            line = f"{progress()}round {runner.rounds:,}, batch {len(round_.slots)}, {runner.mismatches} mismatches"
-            print(f"\r{line:78}", end="\r", file=sys.stderr, flush=True)
-        if runner.rounds == options.rounds:
-            break
+    try:
+        for round_ in rounds:
+            runner.run(round_)
+            if terminal and time.perf_counter() > shown + 0.1:
+                shown = time.perf_counter()
+                line = f"{progress()}round {runner.rounds:,}, batch {len(round_.slots)}, {runner.mismatches} mismatches"
+                print(f"{line:78}", end="\r", file=sys.stderr, flush=True)
+            if runner.rounds == options.rounds:
+                break
+    finally:
+        if terminal:
+            print(f"{'':78}", end="\r", file=sys.stderr, flush=True)
     runner.finish()
     return time.perf_counter() - begin
 

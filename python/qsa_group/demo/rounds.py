@@ -18,7 +18,7 @@ from qsa_group import QsaGroupError
 
 from .trace import TraceError
 
-__all__ = ["Round", "RoundSettings", "SettingsError", "graph_buckets", "read_rounds", "record"]
+__all__ = ["Round", "RoundSettings", "SettingsError", "read_rounds", "record"]
 
 _HEADER = {"format": "qsa_group.rounds", "version": 1}
 _LISTS = ("seq_lens", "slots", "extend_lens", "pages")
@@ -99,8 +99,9 @@ class RoundSettings:
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """Batch sizes that graphs are captured for, ascending."""
-        return graph_buckets(self.max_batch)
+        """Batch sizes that graphs are captured for: 1, 2, 4, 8, 12, then every eighth up to ``max_batch``."""
+        sizes = [1, 2, 4, 8, 12, *range(16, self.max_batch, 8)]
+        return (*(size for size in sizes if size < self.max_batch), self.max_batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +122,6 @@ class Round:
     slots: list[int]
     extend_lens: list[int]
     pages: list[tuple[int, int, int]]
-
-
-def graph_buckets(max_batch: int) -> tuple[int, ...]:
-    """Batch sizes that graphs are captured for: 1, 2, 4, 8, 12, then every eighth up to ``max_batch``."""
-    sizes = [1, 2, 4, 8, 12, *range(16, max_batch, 8)]
-    return (*(size for size in sizes if size < max_batch), max_batch)
 
 
 def record(path: str | Path, settings: RoundSettings, rounds: Iterable[Round]) -> Generator[Round]:
