@@ -5,7 +5,7 @@ bucket. `ReplayPlan.run` refreshes all buffers of the plan with one launch a gro
 """
 
 from ._core import __version__
-from .buffers import FIELDS, RequestTable, StepBuffers
+from .buffers import FIELDS, SHARED_INDEX_FIELDS, RequestTable, StepBuffers
 from .errors import CapacityError, LaunchError, LayoutError, PlanChangedError, QsaGroupError, UnsupportedError
 from .plan import Explanation, ExplanationData, ReplayPlan
 from .planner import ReplayPlanner
@@ -13,6 +13,7 @@ from .status import ReplayStatus
 
 __all__ = [
     "FIELDS",
+    "SHARED_INDEX_FIELDS",
     "CapacityError",
     "Explanation",
     "ExplanationData",

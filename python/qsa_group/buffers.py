@@ -11,10 +11,13 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
-__all__ = ["FIELDS", "RequestTable", "StepBuffers"]
+__all__ = ["FIELDS", "SHARED_INDEX_FIELDS", "RequestTable", "StepBuffers"]
 
 FIELDS = _core.FIELDS
 """Names of a step's buffers, in the order of `docs/semantics.md`."""
+
+SHARED_INDEX_FIELDS = ("sequence_lengths", "row_req_pool_indices", "logical_positions")
+"""What a draft step reads when the draft shares the sparse indices of the pass before it (MTP index sharing)."""
 
 
 class RequestTable(_core.Table):

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from arena import Arena
+from helpers.arena import Arena
 from helpers.bad_input import (
     PAGE,
     RATIO,
     ROWS,
     assert_names_argument,
     assert_says,
+    case_in,
     misaligned,
     plan_with,
     refuse_table,
-    round_in,
 )
 from helpers.harness import HOST, Backend, Harness, mode_arguments, planner_of
 from qsa_group import (
@@ -37,7 +37,7 @@ from qsa_group import (
 @pytest.mark.parametrize("steps", [[], ()], ids=["list", "tuple"])
 def test_empty_list_of_steps(steps: Any) -> None:
     with pytest.raises(LayoutError) as caught:
-        planner_of(round_in(), HOST).plan(steps)
+        planner_of(case_in(), HOST).plan(steps)
     assert caught.value.field == "steps"
     assert_says(caught.value, "steps", 0)
 
@@ -45,7 +45,7 @@ def test_empty_list_of_steps(steps: Any) -> None:
 @pytest.mark.parametrize("steps", [[None], [{"offset": 1}], "steps"], ids=repr)
 def test_steps_that_are_no_step_buffers(steps: Any) -> None:
     with pytest.raises(LayoutError) as caught:
-        planner_of(round_in(), HOST).plan(steps)
+        planner_of(case_in(), HOST).plan(steps)
     assert (caught.value.step, caught.value.field) == (0, "steps")
     assert_says(caught.value, "step 0", "StepBuffers", type(steps[0]).__name__)
 
@@ -53,7 +53,7 @@ def test_steps_that_are_no_step_buffers(steps: Any) -> None:
 @pytest.mark.parametrize("steps", [None, 3, StepBuffers(1)], ids=["None", "3", "one step"])
 def test_steps_that_are_no_list(steps: Any) -> None:
     with pytest.raises((LayoutError, TypeError)) as caught:
-        planner_of(round_in(), HOST).plan(steps)
+        planner_of(case_in(), HOST).plan(steps)
     assert_names_argument(caught.value, "steps")
 
 
@@ -178,12 +178,12 @@ def test_table_on_a_device_that_cannot_be_read() -> None:
 
 
 def test_a_refused_plan_leaves_the_planner_usable() -> None:
-    round_ = round_in()
-    planner = planner_of(round_, HOST)
+    case = case_in()
+    planner = planner_of(case, HOST)
     with pytest.raises(LayoutError):
         planner.plan([StepBuffers(-1, **Arena(1, ROWS, RATIO, 4).step(0))])
     assert planner.stats()["cached"] == 0
-    Harness(HOST, round_, planner=planner).refresh()
+    Harness(HOST, case, planner=planner).refresh()
 
 
 def test_every_error_is_of_this_package_and_of_a_builtin_kind() -> None:
@@ -192,7 +192,7 @@ def test_every_error_is_of_this_package_and_of_a_builtin_kind() -> None:
     assert {QsaGroupError, NotImplementedError} <= set(UnsupportedError.__mro__)
     assert {QsaGroupError, RuntimeError} <= set(LaunchError.__mro__)
     with pytest.raises(ValueError, match="mode"):
-        plan_with(**mode_arguments(round_in().but(mode="other")))
+        plan_with(**mode_arguments(case_in().but(mode="other")))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_every_error_is_of_this_package_and_of_a_builtin_kind() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_arguments_of_another_type_or_range(call: Any, field: str, given: str) -> None:
-    harness = Harness(HOST, round_in())
+    harness = Harness(HOST, case_in())
     with pytest.raises(LayoutError) as caught:
         call(harness.planner, harness.plan.steps)
     assert caught.value.field == field
@@ -223,7 +223,7 @@ def test_arguments_of_another_type_or_range(call: Any, field: str, given: str) -
 def test_verify_rows_of_a_request_that_no_bucket_holds() -> None:
     """Every run would be refused for want of room, so the plan is."""
     steps = [StepBuffers(sequence_lengths=torch.zeros(8, dtype=torch.int32))]
-    planner = planner_of(round_in(), HOST)
+    planner = planner_of(case_in(), HOST)
     with pytest.raises(LayoutError) as caught:
         planner.plan(steps, mode="target_verify", draft_token_num=9)
     assert caught.value.field == "draft_token_num"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from arena import Arena
+from helpers.arena import Arena
 from helpers.bad_input import (
     MATRICES,
     PAGE,
@@ -18,8 +18,8 @@ from helpers.bad_input import (
     VECTORS,
     WIDTH,
     assert_says,
+    case_in,
     misaligned,
-    round_in,
 )
 from helpers.harness import HOST, planner_of
 from helpers.oracle import FIELDS
@@ -34,12 +34,12 @@ Spoil = Callable[[torch.Tensor], Any]
 
 def refuse_buffer(field: str, spoil: Spoil, *words: object, error: type[QsaGroupError] = LayoutError) -> QsaGroupError:
     """Plans two good steps of which the second has one spoilt buffer."""
-    round_ = round_in()
-    arena = Arena(2, ROWS, RATIO, round_.page_columns)
+    case = case_in()
+    arena = Arena(2, ROWS, RATIO, case.page_columns)
     good, bad = arena.step(0), arena.step(1)
     bad[field] = spoil(bad[field])
     with pytest.raises(error) as caught:
-        planner_of(round_, HOST).plan([StepBuffers(offset=1, **good), StepBuffers(offset=2, **bad)])
+        planner_of(case, HOST).plan([StepBuffers(offset=1, **good), StepBuffers(offset=2, **bad)])
     if isinstance(caught.value, LayoutError):
         assert caught.value.step == 1
         assert caught.value.field == field
@@ -117,11 +117,11 @@ def test_buffer_off_its_element_size(field: str) -> None:
 )
 @pytest.mark.parametrize("field", ["sequence_lengths", "page_table"])
 def test_buffer_that_is_no_tensor(field: str, value: Any) -> None:
-    round_ = round_in()
-    arena = Arena(2, ROWS, RATIO, round_.page_columns)
+    case = case_in()
+    arena = Arena(2, ROWS, RATIO, case.page_columns)
     bad = {**arena.step(1), field: value}
     with pytest.raises(LayoutError) as caught:
-        planner_of(round_, HOST).plan([StepBuffers(1, **arena.step(0)), StepBuffers(2, **bad)])
+        planner_of(case, HOST).plan([StepBuffers(1, **arena.step(0)), StepBuffers(2, **bad)])
     assert caught.value.field == field
     assert_says(caught.value, field, type(value).__name__)
     arena.assert_untouched()
@@ -135,7 +135,7 @@ def test_buffer_that_is_sparse(field: str) -> None:
 def test_step_without_buffers() -> None:
     arena = Arena(1, ROWS, RATIO, WIDTH // PAGE)
     with pytest.raises(LayoutError) as caught:
-        planner_of(round_in(), HOST).plan([StepBuffers(1, **arena.step(0)), StepBuffers(2)])
+        planner_of(case_in(), HOST).plan([StepBuffers(1, **arena.step(0)), StepBuffers(2)])
     assert (caught.value.step, caught.value.field) == (1, "buffers")
     assert_says(caught.value, "step 1", 0, "at least 1")
 
@@ -144,7 +144,7 @@ def test_step_without_buffers() -> None:
 def test_offset_out_of_range(offset: int) -> None:
     arena = Arena(2, ROWS, RATIO, WIDTH // PAGE)
     with pytest.raises(LayoutError) as caught:
-        planner_of(round_in(), HOST).plan([StepBuffers(1, **arena.step(0)), StepBuffers(offset, **arena.step(1))])
+        planner_of(case_in(), HOST).plan([StepBuffers(1, **arena.step(0)), StepBuffers(offset, **arena.step(1))])
     assert (caught.value.step, caught.value.field) == (1, "offset")
     assert_says(caught.value, "step 1", "offset", offset, "from 0 to")
     arena.assert_untouched()
@@ -154,7 +154,7 @@ def test_offset_out_of_range(offset: int) -> None:
 def test_offset_that_is_no_integer(offset: Any) -> None:
     arena = Arena(1, ROWS, RATIO, WIDTH // PAGE)
     with pytest.raises(LayoutError) as caught:
-        planner_of(round_in(), HOST).plan([StepBuffers(offset, **arena.step(0))])
+        planner_of(case_in(), HOST).plan([StepBuffers(offset, **arena.step(0))])
     assert (caught.value.step, caught.value.field) == (0, "offset")
     assert_says(caught.value, "step 0", "offset", type(offset).__name__, "int")
 
@@ -164,7 +164,7 @@ def test_two_buffers_of_a_step_in_the_same_memory() -> None:
     buffers = arena.step(0)
     buffers["write_locs"] = buffers["prefix_lengths"]
     with pytest.raises(LayoutError) as caught:
-        planner_of(round_in(), HOST).plan([StepBuffers(1, **buffers)])
+        planner_of(case_in(), HOST).plan([StepBuffers(1, **buffers)])
     assert (caught.value.step, caught.value.field) == (0, "write_locs")
     assert_says(caught.value, "step 0", "write_locs", "prefix_lengths", hex(buffers["prefix_lengths"].data_ptr()))
     arena.assert_untouched()
@@ -173,19 +173,19 @@ def test_two_buffers_of_a_step_in_the_same_memory() -> None:
 def test_two_buffers_of_a_step_that_share_one_byte() -> None:
     memory = torch.zeros(2 * ROWS - 1, dtype=torch.int32)
     with pytest.raises(LayoutError) as caught:
-        planner_of(round_in(), HOST).plan(
+        planner_of(case_in(), HOST).plan(
             [StepBuffers(1, sequence_lengths=memory[:ROWS], logical_positions=memory[ROWS - 1 :])]
         )
     assert (caught.value.step, caught.value.field) == (0, "logical_positions")
 
 
 def test_buffer_inside_the_request_table() -> None:
-    round_ = round_in()
-    table = torch.from_numpy(round_.table.copy())
-    arena = Arena(1, ROWS, RATIO, round_.page_columns)
+    case = case_in()
+    table = torch.from_numpy(case.table.copy())
+    arena = Arena(1, ROWS, RATIO, case.page_columns)
     buffers = {**arena.step(0), "sequence_lengths": table[2, :ROWS]}
     with pytest.raises(LayoutError) as caught:
-        planner_of(round_, HOST, table).plan([StepBuffers(1, **buffers)])
+        planner_of(case, HOST, table).plan([StepBuffers(1, **buffers)])
     assert (caught.value.step, caught.value.field) == (0, "sequence_lengths")
     assert_says(caught.value, "step 0", "sequence_lengths", "req_to_token", hex(table.data_ptr()))
-    assert np.array_equal(table.numpy(), round_.table)
+    assert np.array_equal(table.numpy(), case.table)

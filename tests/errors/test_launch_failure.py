@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from arena import Arena
+from helpers.arena import Arena
 from helpers.cases import random_table
 from helpers.harness import live_inputs, step_buffers, stubbed
-from helpers.oracle import Round
+from helpers.oracle import Case
 from qsa_group import LaunchError
 
-ROUND = Round(random_table(np.random.default_rng(4), 6, 256, 64), [60, 100], [1, 2], rows=3, offsets=[1, 2])
+ROUND = Case(random_table(np.random.default_rng(4), 6, 256, 64), [60, 100], [1, 2], rows=3, offsets=[1, 2])
 
 
 def test_failing_launch_raises_and_is_no_fallback() -> None:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from arena import Arena
 from helpers import oracle
+from helpers.arena import Arena
 from helpers.harness import Backend, Harness, live_inputs, mode_arguments, planner_of, refresh_once
+from helpers.hostile import PAGE, RATIO, WIDTH, hostile_case, status_bits
 from helpers.oracle import MODES
 from helpers.strategies import Inputs, clip
-from hostile import PAGE, RATIO, WIDTH, hostile_round, status_bits
 from qsa_group import StepBuffers
 
 SHORT = os.environ.get("QSA_GROUP_SANITIZER") == "1"
@@ -33,8 +33,8 @@ def test_every_hostile_number_with_every_other(
     gpu_backend: Backend, mode: str, lens_dtype: torch.dtype, slot_dtype: torch.dtype, form: str
 ) -> None:
     how = Inputs(lens_dtype, slot_dtype, lens_dtype, form, form, form)
-    round_ = hostile_round(mode, how)
-    harness = refresh_once(gpu_backend, round_, how, page_gap=1, shift=1)
+    case = hostile_case(mode, how)
+    harness = refresh_once(gpu_backend, case, how, page_gap=1, shift=1)
     bits = status_bits(mode)
     assert int(harness.plan.status()) == bits
     assert int(harness.plan.status_word.cpu()) == bits
@@ -42,9 +42,9 @@ def test_every_hostile_number_with_every_other(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_hostile_numbers_in_padding_raise_nothing(gpu_backend: Backend, mode: str) -> None:
-    round_ = hostile_round(mode, Inputs())
-    harness = Harness(gpu_backend, round_)
-    harness.refresh(round_.but(num_padding=len(round_.seq_lens)))
+    case = hostile_case(mode, Inputs())
+    harness = Harness(gpu_backend, case)
+    harness.refresh(case.but(num_padding=len(case.seq_lens)))
     assert int(harness.plan.status()) == 0
 
 
@@ -52,50 +52,50 @@ def test_hostile_numbers_in_padding_raise_nothing(gpu_backend: Backend, mode: st
 @pytest.mark.parametrize("mode", MODES)
 def test_table_and_inputs_that_end_where_their_memory_ends(gpu_backend: Backend, mode: str, columns: int) -> None:
     """A read past any of them is an error under compute-sanitizer."""
-    round_ = hostile_round(mode, Inputs(torch.int64, torch.int32, torch.int64)).but(max_pages=columns)
-    harness = Harness(gpu_backend, round_)
+    case = hostile_case(mode, Inputs(torch.int64, torch.int32, torch.int64)).but(max_pages=columns)
+    harness = Harness(gpu_backend, case)
     exact: dict[str, Any] = {
-        "seq_lens": torch.tensor(round_.seq_lens, dtype=torch.int64, device=gpu_backend.device),
+        "seq_lens": torch.tensor(case.seq_lens, dtype=torch.int64, device=gpu_backend.device),
         "req_pool_indices": torch.tensor(
-            clip(list(round_.slots), torch.int32), dtype=torch.int32, device=gpu_backend.device
+            clip(list(case.slots), torch.int32), dtype=torch.int32, device=gpu_backend.device
         ),
     }
-    if round_.extend_lens is not None:
-        exact["extend_lens"] = torch.tensor(round_.extend_lens, dtype=torch.int64, device=gpu_backend.device)
+    if case.extend_lens is not None:
+        exact["extend_lens"] = torch.tensor(case.extend_lens, dtype=torch.int64, device=gpu_backend.device)
     harness.plan.run(**exact)
-    harness.check(round_.but(slots=clip(list(round_.slots), torch.int32)))
+    harness.check(case.but(slots=clip(list(case.slots), torch.int32)))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_outputs_that_end_where_their_memory_ends(gpu_backend: Backend, mode: str) -> None:
     """Without sentinels: each buffer is an allocation of its own."""
-    round_ = hostile_round(mode, Inputs())
-    arena = Arena(round_.steps, round_.rows, RATIO, round_.page_columns, gpu_backend.device)
+    case = hostile_case(mode, Inputs())
+    arena = Arena(case.steps, case.rows, RATIO, case.page_columns, gpu_backend.device)
     steps = [
         {name: torch.empty_like(view, memory_format=torch.contiguous_format) for name, view in arena.step(s).items()}
-        for s in range(round_.steps)
+        for s in range(case.steps)
     ]
-    plan = planner_of(round_, gpu_backend).plan(
-        [StepBuffers(offset, **buffers) for offset, buffers in zip(round_.offsets, steps, strict=True)],
-        **mode_arguments(round_),
+    plan = planner_of(case, gpu_backend).plan(
+        [StepBuffers(offset, **buffers) for offset, buffers in zip(case.offsets, steps, strict=True)],
+        **mode_arguments(case),
     )
     for buffers in steps:
         buffers["page_table"].copy_(arena.region("page_table")[0])
-    plan.run(**live_inputs(round_, gpu_backend.device))
+    plan.run(**live_inputs(case, gpu_backend.device))
     for step, buffers in enumerate(steps):
         for name, view in buffers.items():
             arena.region(name)[step].copy_(view)
-    arena.assert_holds(oracle.refresh(round_))
+    arena.assert_holds(oracle.refresh(case))
 
 
 def test_hostile_numbers_in_a_joined_launch(gpu_backend: Backend) -> None:
     """The round of draft extend has hostile numbers of every kind; draft and verify get the same batch."""
-    extend = hostile_round("draft_extend", Inputs())
+    extend = hostile_case("draft_extend", Inputs())
     batch = len(extend.seq_lens)
     draft = extend.but(mode="decode", extend_lens=None, rows=batch + 3, offsets=[1, 2, 3])
     verify = extend.but(mode="target_verify", extend_lens=None, rows=3 * batch + 2, draft_token_num=3)
     planner = planner_of(extend, gpu_backend)
-    members = [Harness(gpu_backend, round_, planner=planner, page_gap=1, shift=1) for round_ in (extend, draft, verify)]
+    members = [Harness(gpu_backend, case, planner=planner, page_gap=1, shift=1) for case in (extend, draft, verify)]
     joined = planner.join([member.plan for member in members])
     assert len(joined.launches) == 1
     joined.run(**live_inputs(extend, gpu_backend.device))

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_launching import launch_hook
 from test_random_rounds import ROUNDS
 
-from arena import POISON, Arena
+from helpers.arena import POISON, Arena
 from helpers.cases import random_table
 from helpers.harness import Backend, Harness, live_inputs, planner_of, step_buffers
-from helpers.oracle import Round
-from many_rounds import ROUNDS_BETWEEN_LOOKS
+from helpers.hooks import launch_hook
+from helpers.many_rounds import ROUNDS_BETWEEN_LOOKS
+from helpers.oracle import Case
 from qsa_group import ReplayPlan, ReplayPlanner, RequestTable, UnsupportedError
 
-DRAFT = Round(
+DRAFT = Case(
     random_table(np.random.default_rng(8), 9, 256, 64),
     [60, 100, 250, 7],
     [1, 2, 3, 4],
@@ -33,7 +33,7 @@ WHOLE = (EXTEND, DRAFT, VERIFY)
 def together(backend: Backend) -> tuple[ReplayPlan, list[Harness]]:
     """A whole round, joined."""
     planner = planner_of(DRAFT, backend)
-    members = [Harness(backend, round_, planner=planner) for round_ in WHOLE]
+    members = [Harness(backend, case, planner=planner) for case in WHOLE]
     return planner.join([member.plan for member in members]), members
 
 
@@ -58,15 +58,15 @@ def test_a_recorded_round_follows_its_inputs(gpu_backend: Backend) -> None:
             member.arena.poison()
         graph.replay()
         for member in members:
-            extends = {"extend_lens": extend} if member.round.extend_lens is not None else {}
-            Harness.check_arena(member.arena, member.round.but(seq_lens=lens, slots=slots, **extends))
+            extends = {"extend_lens": extend} if member.case.extend_lens is not None else {}
+            Harness.check_arena(member.arena, member.case.but(seq_lens=lens, slots=slots, **extends))
 
 
 def test_a_join_inside_a_capture_is_refused_where_its_kernel_is_not_loaded(gpu_backend: Backend) -> None:
     ratio = {"triton": 32, "direct": 64}[gpu_backend.name]
-    rounds = [round_.but(ratio=ratio) for round_ in WHOLE]
+    rounds = [case.but(ratio=ratio) for case in WHOLE]
     planner = planner_of(rounds[0], gpu_backend)
-    members = [Harness(gpu_backend, round_, planner=planner) for round_ in rounds]
+    members = [Harness(gpu_backend, case, planner=planner) for case in rounds]
     plans = [member.plan for member in members]
     arguments = live_inputs(rounds[0], gpu_backend.device)
     graph = torch.cuda.CUDAGraph()
@@ -84,7 +84,7 @@ def test_a_join_inside_a_capture_is_refused_where_its_kernel_is_not_loaded(gpu_b
         again.run(**arguments)
     graph.replay()
     for member in members:
-        Harness.check_arena(member.arena, member.round)
+        Harness.check_arena(member.arena, member.case)
 
 
 def test_launch_hooks_see_the_joined_launch() -> None:
@@ -95,7 +95,7 @@ def test_launch_hooks_see_the_joined_launch() -> None:
         joined.run(**live_inputs(EXTEND, "cuda"))
     assert len(calls) == 1
     for member in members:
-        Harness.check_arena(member.arena, member.round)
+        Harness.check_arena(member.arena, member.case)
     (fallback,) = joined.explain().data["fallbacks"]
     assert "hooks" in fallback
 

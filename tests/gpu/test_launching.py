@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from qsa_group.shapes import shapes_of_binaries
 
 from helpers.cases import random_table
 from helpers.harness import Backend, Harness, live_inputs, planner_of
-from helpers.oracle import Round
+from helpers.hooks import launch_hook
+from helpers.oracle import Case
+from qsa_group.kernel import tilings_of_binaries
 
-ROUND = Round(random_table(np.random.default_rng(4), 9, 256, 64), [60, 100, 250], [1, 2, 3], rows=4, offsets=[1, 2])
+ROUND = Case(random_table(np.random.default_rng(4), 9, 256, 64), [60, 100, 250], [1, 2, 3], rows=4, offsets=[1, 2])
 
 
 def test_auto_is_the_direct_way() -> None:
@@ -28,27 +27,6 @@ def test_auto_is_the_direct_way() -> None:
     assert (harness.planner.backend, harness.plan.backend) == ("direct", "direct")
     assert harness.plan.explain().data["fallbacks"] == []
     harness.refresh()
-
-
-@contextmanager
-def launch_hook() -> Iterator[list[Any]]:
-    """Triton's launch hook as a profiler sets it."""
-    from triton import knobs
-
-    calls: list[Any] = []
-    hook = knobs.runtime.launch_enter_hook
-    if hasattr(hook, "add"):
-        hook.add(calls.append)
-        try:
-            yield calls
-        finally:
-            hook.remove(calls.append)
-    else:
-        knobs.runtime.launch_enter_hook = calls.append
-        try:
-            yield calls
-        finally:
-            knobs.runtime.launch_enter_hook = hook
 
 
 def test_launch_hooks_see_every_launch() -> None:
@@ -94,8 +72,9 @@ def test_nothing_is_compiled_after_planning(gpu_backend: Backend, monkeypatch: p
         torch.cuda.synchronize()
         assert seen == []
         # What another test has compiled is not compiled again.
-        monkeypatch.setattr("qsa_group.compile._compiled", {})
-        monkeypatch.setattr("qsa_group.launchers._loaded", {})
+        monkeypatch.setattr("qsa_group.kernel.compile._compiled", {})
+        monkeypatch.setattr("qsa_group.launch.loading._by_triton", {})
+        monkeypatch.setattr("qsa_group.launch.loading._by_driver", {})
         Harness(gpu_backend, ROUND.but(rows=5))
         assert seen, "the listener has to hear of a layout that is new here"
     finally:
@@ -116,7 +95,7 @@ def test_no_bucket_compiles_after_warmup(gpu_backend: Backend, num_steps: int) -
         harness = Harness(gpu_backend, layout.but(rows=rows, seq_lens=[9], slots=[1]), planner=planner)
         harness.refresh()
     assert planner.stats()["compiles"] == compiles
-    assert compiles >= len(shapes_of_binaries("decode", num_steps))
+    assert compiles >= len(tilings_of_binaries("decode", num_steps))
 
 
 def test_direct_and_triton_launches_leave_the_same_bytes() -> None:

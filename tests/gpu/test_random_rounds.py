@@ -11,7 +11,7 @@ import pytest
 
 from helpers import sglang_kernels
 from helpers.harness import Backend
-from many_rounds import COMBOS, against_oracle, against_sglang
+from helpers.many_rounds import COMBOS, against_reference, against_sglang
 
 ROUNDS = int(os.environ.get("QSA_GROUP_GPU_ROUNDS", "300"))
 SEED = 20_260_000
@@ -26,7 +26,7 @@ def share(mode: str) -> int:
 @pytest.mark.parametrize("mode", COMBOS)
 def test_rounds_against_the_oracle(gpu_backend: Backend, mode: str, padding: str) -> None:
     for number, combo in enumerate(COMBOS[mode]):
-        against_oracle(gpu_backend, combo, share(mode), SEED + number, padding)
+        against_reference(gpu_backend, combo, share(mode), SEED + number, padding)
 
 
 @pytest.mark.sglang

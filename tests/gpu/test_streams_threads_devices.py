@@ -13,16 +13,16 @@ import torch
 
 from helpers.cases import random_table
 from helpers.harness import Backend, Harness, live_inputs
-from helpers.oracle import MODES, Round
+from helpers.oracle import MODES, Case
 from helpers.strategies import Inputs
 from qsa_group import PlanChangedError
 
 SLEEP_CYCLES = 200_000_000  # about a tenth of a second
 
 
-def round_in(mode: str = "decode") -> Round:
+def case_in(mode: str = "decode") -> Case:
     """A small round."""
-    return Round(
+    return Case(
         random_table(np.random.default_rng(4), 9, 256, 64),
         [60, 100, 250],
         [1, 2, 3],
@@ -46,13 +46,13 @@ def test_run_is_in_the_order_of_the_current_stream(gpu_backend: Backend, mode: s
 
     The live inputs arrive late on the stream that is current at the call, and at no other.
     """
-    harness = Harness(gpu_backend, round_in(mode))
-    later = harness.round.but(seq_lens=[9, 10, 11])
-    arguments = live_inputs(harness.round, gpu_backend.device)
+    harness = Harness(gpu_backend, case_in(mode))
+    later = harness.case.but(seq_lens=[9, 10, 11])
+    arguments = live_inputs(harness.case, gpu_backend.device)
     new = torch.tensor(later.seq_lens, device=gpu_backend.device)
     torch.cuda.synchronize()
     for stream in (torch.cuda.Stream(), torch.cuda.default_stream(), torch.cuda.Stream()):
-        arguments["seq_lens"].copy_(torch.tensor(harness.round.seq_lens))
+        arguments["seq_lens"].copy_(torch.tensor(harness.case.seq_lens))
         harness.arena.poison()
         torch.cuda.synchronize()
         busy(stream)
@@ -68,8 +68,8 @@ def test_run_waits_for_no_other_stream(gpu_backend: Backend) -> None:
 
     A launch on an idle side stream is done while the default stream is still at work.
     """
-    harness = Harness(gpu_backend, round_in())
-    arguments = live_inputs(harness.round, gpu_backend.device)
+    harness = Harness(gpu_backend, case_in())
+    arguments = live_inputs(harness.case, gpu_backend.device)
     harness.refresh()
     side = torch.cuda.Stream()
     torch.cuda.synchronize()
@@ -88,8 +88,8 @@ def test_run_waits_for_no_other_stream(gpu_backend: Backend) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_run_does_not_wait_for_the_device(gpu_backend: Backend, mode: str) -> None:
     """The call comes back while the stream is still busy with what came before."""
-    harness = Harness(gpu_backend, round_in(mode))
-    arguments = live_inputs(harness.round, gpu_backend.device)
+    harness = Harness(gpu_backend, case_in(mode))
+    arguments = live_inputs(harness.case, gpu_backend.device)
     harness.refresh()
     harness.arena.poison()
     torch.cuda.synchronize()
@@ -111,17 +111,17 @@ def test_run_does_not_wait_for_the_device(gpu_backend: Backend, mode: str) -> No
 @pytest.mark.parametrize("mode", MODES)
 def test_run_allocates_nothing_on_the_device(gpu_backend: Backend, mode: str) -> None:
     """For any batch, padding, dtype and alignment."""
-    harness = Harness(gpu_backend, round_in(mode))
+    harness = Harness(gpu_backend, case_in(mode))
     harness.refresh()
     calls = []
     for batch in range(4):
         for dtype in (torch.int32, torch.int64):
             for form in ("contiguous", "shifted", "strided"):
-                round_ = harness.round
-                now = round_.but(
-                    seq_lens=round_.seq_lens[:batch],
-                    slots=round_.slots[:batch],
-                    extend_lens=None if round_.extend_lens is None else round_.extend_lens[:batch],
+                case = harness.case
+                now = case.but(
+                    seq_lens=case.seq_lens[:batch],
+                    slots=case.slots[:batch],
+                    extend_lens=None if case.extend_lens is None else case.extend_lens[:batch],
                     num_padding=batch // 2,
                 )
                 how = Inputs(dtype, dtype, dtype, form, form, form)
@@ -155,8 +155,8 @@ def in_fresh_thread(work: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_run_in_a_thread_that_never_touched_the_device(gpu_backend: Backend, mode: str) -> None:
     """Such a thread has no current context."""
-    harness = Harness(gpu_backend, round_in(mode))
-    arguments = live_inputs(harness.round, gpu_backend.device)
+    harness = Harness(gpu_backend, case_in(mode))
+    arguments = live_inputs(harness.case, gpu_backend.device)
     torch.cuda.synchronize()
     in_fresh_thread(lambda: harness.plan.run(**arguments))
     torch.cuda.synchronize()
@@ -164,17 +164,17 @@ def test_run_in_a_thread_that_never_touched_the_device(gpu_backend: Backend, mod
 
 
 def test_plan_in_a_thread_that_never_touched_the_device(gpu_backend: Backend) -> None:
-    round_ = round_in().but(ratio=32)
-    in_fresh_thread(lambda: Harness(gpu_backend, round_).refresh())
+    case = case_in().but(ratio=32)
+    in_fresh_thread(lambda: Harness(gpu_backend, case).refresh())
 
 
 def test_threads_on_streams_of_their_own(gpu_backend: Backend) -> None:
     """PyO3/pyo3 pull 4544: on the device."""
-    harnesses = [Harness(gpu_backend, round_in().but(seq_lens=[10 + i, 60 + i, 120 + i])) for i in range(8)]
+    harnesses = [Harness(gpu_backend, case_in().but(seq_lens=[10 + i, 60 + i, 120 + i])) for i in range(8)]
 
     def work(harness: Harness) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
-            arguments = live_inputs(harness.round, gpu_backend.device)
+            arguments = live_inputs(harness.case, gpu_backend.device)
             for _ in range(500):
                 harness.plan.run(**arguments)
             torch.cuda.current_stream().synchronize()
@@ -198,7 +198,7 @@ def test_second_device_while_the_first_is_current(gpu_backend: Backend, mode: st
         pytest.skip("one CUDA device only")
     second = Backend(gpu_backend.name, "cuda:1")
     torch.cuda.set_device(0)
-    harnesses = [Harness(Backend(gpu_backend.name, "cuda:0"), round_in(mode)), Harness(second, round_in(mode))]
+    harnesses = [Harness(Backend(gpu_backend.name, "cuda:0"), case_in(mode)), Harness(second, case_in(mode))]
     for _ in range(2):
         for harness in harnesses:
             harness.refresh()
@@ -215,20 +215,20 @@ def test_second_device_while_the_first_is_current(gpu_backend: Backend, mode: st
 def test_inputs_on_another_cuda_device_are_refused(gpu_backend: Backend) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("one CUDA device only")
-    harness = Harness(gpu_backend, round_in())
+    harness = Harness(gpu_backend, case_in())
     for device in ("cuda:1", "cpu"):
-        arguments = {**live_inputs(harness.round, gpu_backend.device), "seq_lens": torch.ones(3).long().to(device)}
+        arguments = {**live_inputs(harness.case, gpu_backend.device), "seq_lens": torch.ones(3).long().to(device)}
         with pytest.raises(PlanChangedError):
             harness.plan.run(**arguments)
     harness.arena.assert_untouched()
 
 
 def test_inputs_on_the_host_are_refused(gpu_backend: Backend) -> None:
-    harness = Harness(gpu_backend, round_in())
+    harness = Harness(gpu_backend, case_in())
     for pinned in (False, True):
         lens = torch.ones(3, dtype=torch.int64)
         arguments = {
-            **live_inputs(harness.round, gpu_backend.device),
+            **live_inputs(harness.case, gpu_backend.device),
             "seq_lens": lens.pin_memory() if pinned else lens,
         }
         with pytest.raises(PlanChangedError):

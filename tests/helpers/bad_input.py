@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from arena import Arena
+from helpers.arena import Arena
 from helpers.cases import random_table
 from helpers.harness import HOST, Harness, live_inputs, planner_of, step_buffers
-from helpers.oracle import FIELDS, Round
+from helpers.oracle import FIELDS, Case
 from qsa_group import LayoutError, QsaGroupError, RequestTable
 
 E = TypeVar("E", bound=QsaGroupError)
@@ -21,10 +21,10 @@ VECTORS = [name for name in FIELDS if name not in ("ring_group_locs", "page_tabl
 MATRICES = ["ring_group_locs", "page_table"]
 
 
-def round_in(mode: str = "decode", rows: int = ROWS) -> Round:
+def case_in(mode: str = "decode", rows: int = ROWS) -> Case:
     """A small good round of a mode."""
     batch = rows // 2 if mode == "target_verify" else rows
-    return Round(
+    return Case(
         table=random_table(np.random.default_rng(7), 6, WIDTH, PAGE),
         seq_lens=[5, 9, 13, 17][:batch],
         slots=[1, 2, 3, 4][:batch],
@@ -51,7 +51,7 @@ def refuse_run(harness: Harness, error: type[E], words: tuple[object, ...], **ch
     """Runs with some live inputs changed; nothing may be written and no state may change."""
     before = harness.planner.stats()
     with pytest.raises(error) as caught:
-        harness.plan.run(**{**live_inputs(harness.round, harness.backend.device), **changes})
+        harness.plan.run(**{**live_inputs(harness.case, harness.backend.device), **changes})
     assert_says(caught.value, *words)
     harness.arena.assert_untouched()
     assert int(harness.plan.status()) == 0
@@ -83,6 +83,6 @@ def plan_with(**arguments: Any) -> None:
     """Plans one good step with these arguments."""
     arena = Arena(1, ROWS, RATIO, WIDTH // PAGE)
     try:
-        planner_of(round_in(), HOST).plan(step_buffers(arena, [1]), **arguments)
+        planner_of(case_in(), HOST).plan(step_buffers(arena, [1]), **arguments)
     finally:
         arena.assert_untouched()

@@ -1,4 +1,4 @@
-"""The handed cases as rounds, and page-aligned request tables."""
+"""The handed cases in the oracle's terms, and page-aligned request tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from helpers.oracle import Round
+from helpers.oracle import Case
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "data" / "replay_cases.json").read_text())
 
@@ -33,20 +33,20 @@ def random_table(rng: np.random.Generator, slots: int, width: int, page_size: in
     return table_of({slot + 1: row.tolist() for slot, row in enumerate(ids)}, slots, width, page_size)
 
 
-def round_of(case: Mapping[str, Any]) -> Round:
+def case_of(handed: Mapping[str, Any]) -> Case:
     """A handed case in the oracle's terms."""
-    pages = {int(slot): ids for slot, ids in case["pages"].items()}
-    return Round(
-        table=table_of(pages, case["num_slots"], case["table_width"], case["page_size"]),
-        seq_lens=case["seq_lens"],
-        slots=case["req_pool_indices"],
-        rows=case.get("num_rows", case["bs"]),
-        ratio=case["compress_ratio"],
-        page=case["page_size"],
-        mode=case["mode"],
-        offsets=[step + 1 for step in range(case.get("steps", 1))],
-        draft_token_num=case.get("draft_token_num"),
-        extend_lens=case.get("extend_lens"),
-        num_padding=case["num_padding"],
-        max_pages=case["max_pages"],
+    pages = {int(slot): ids for slot, ids in handed["pages"].items()}
+    return Case(
+        table=table_of(pages, handed["num_slots"], handed["table_width"], handed["page_size"]),
+        seq_lens=handed["seq_lens"],
+        slots=handed["req_pool_indices"],
+        rows=handed.get("num_rows", handed["bs"]),
+        ratio=handed["compress_ratio"],
+        page=handed["page_size"],
+        mode=handed["mode"],
+        offsets=[step + 1 for step in range(handed.get("steps", 1))],
+        draft_token_num=handed.get("draft_token_num"),
+        extend_lens=handed.get("extend_lens"),
+        num_padding=handed["num_padding"],
+        max_pages=handed["max_pages"],
     )

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from arena import Arena, shaped
 from helpers import oracle
-from helpers.oracle import FIELDS, Round
+from helpers.arena import Arena, shaped
+from helpers.oracle import FIELDS, Case
 from helpers.strategies import Inputs
 from qsa_group import ReplayPlan, ReplayPlanner, RequestTable, StepBuffers, launch
 from qsa_group.kernel import Tiling
@@ -28,29 +28,29 @@ class Backend:
 HOST = Backend("host", "cpu")
 
 
-def mode_arguments(round_: Round) -> dict[str, Any]:
+def mode_arguments(case: Case) -> dict[str, Any]:
     """The keyword arguments that `plan` takes for a round."""
-    arguments: dict[str, Any] = {"mode": round_.mode, "padding": round_.padding}
-    if round_.draft_token_num is not None:
-        arguments["draft_token_num"] = round_.draft_token_num
+    arguments: dict[str, Any] = {"mode": case.mode, "padding": case.padding}
+    if case.draft_token_num is not None:
+        arguments["draft_token_num"] = case.draft_token_num
     return arguments
 
 
-def live_inputs(round_: Round, device: str, how: Inputs | None = None) -> dict[str, Any]:
+def live_inputs(case: Case, device: str, how: Inputs | None = None) -> dict[str, Any]:
     """The arguments that `run` takes for a round."""
     how = how or Inputs()
     arguments: dict[str, Any] = {
-        "seq_lens": shaped(round_.seq_lens, how.lens_dtype, device, how.lens_form),
-        "req_pool_indices": shaped(round_.slots, how.slot_dtype, device, how.slot_form),
-        "num_padding": round_.num_padding,
+        "seq_lens": shaped(case.seq_lens, how.lens_dtype, device, how.lens_form),
+        "req_pool_indices": shaped(case.slots, how.slot_dtype, device, how.slot_form),
+        "num_padding": case.num_padding,
     }
-    if round_.extend_lens is not None:
-        arguments["extend_lens"] = shaped(round_.extend_lens, how.extend_dtype, device, how.extend_form)
+    if case.extend_lens is not None:
+        arguments["extend_lens"] = shaped(case.extend_lens, how.extend_dtype, device, how.extend_form)
     return arguments
 
 
 def planner_of(
-    round_: Round,
+    case: Case,
     backend: Backend,
     table: torch.Tensor | None = None,
     *,
@@ -59,15 +59,15 @@ def planner_of(
 ) -> ReplayPlanner:
     """A planner over the round's table, or over a tensor that holds the same; `way` is used as it is."""
     if table is None:
-        table = torch.from_numpy(round_.table).to(backend.device)
-    request_table = RequestTable(table, compress_ratio=round_.ratio, page_size=round_.page)
+        table = torch.from_numpy(case.table).to(backend.device)
+    request_table = RequestTable(table, compress_ratio=case.ratio, page_size=case.page)
     return ReplayPlanner(request_table, backend=way or backend.name, cache_capacity=cache_capacity)
 
 
-def stubbed(round_: Round, *, fails: bool = False) -> ReplayPlanner:
+def stubbed(case: Case, *, fails: bool = False) -> ReplayPlanner:
     """A planner whose launches a stub of the driver takes, on CPU tensors."""
     way = launch.DirectBackend(launch.StubDriver(fails=fails))
-    return planner_of(round_, Backend("direct", "cpu"), way=way)
+    return planner_of(case, Backend("direct", "cpu"), way=way)
 
 
 def step_buffers(arena: Arena, offsets: Iterable[int]) -> list[StepBuffers]:
@@ -75,12 +75,12 @@ def step_buffers(arena: Arena, offsets: Iterable[int]) -> list[StepBuffers]:
     return [StepBuffers(offset=offset, **arena.step(step)) for step, offset in enumerate(offsets)]
 
 
-def tiled(round_: Round, backend: Backend, tiling: Tiling) -> ReplayPlanner:
+def tiled(case: Case, backend: Backend, tiling: Tiling) -> ReplayPlanner:
     """A planner whose every launch has this tiling. The host has no tiling, so its tests are skipped."""
     if backend.name == "host":
         pytest.skip("the host backend has no tiling")
     kind = {"direct": launch.DirectBackend, "triton": launch.TritonBackend}[backend.name]
-    return planner_of(round_, backend, way=kind(tiling=lambda *_: tiling))
+    return planner_of(case, backend, way=kind(tiling=lambda *_: tiling))
 
 
 class Harness:
@@ -89,7 +89,7 @@ class Harness:
     def __init__(
         self,
         backend: Backend,
-        round_: Round,
+        case: Case,
         *,
         table: torch.Tensor | None = None,
         planner: ReplayPlanner | None = None,
@@ -99,48 +99,48 @@ class Harness:
         shift: int = 0,
     ) -> None:
         self.backend = backend
-        self.round = round_
+        self.case = case
         self.arena = Arena(
-            round_.steps,
-            round_.rows,
-            round_.ratio,
-            round_.page_columns,
+            case.steps,
+            case.rows,
+            case.ratio,
+            case.page_columns,
             backend.device,
             fields=fields,
             page_gap=page_gap,
             ring_gap=ring_gap,
             shift=shift,
         )
-        self.planner = planner or planner_of(round_, backend, table)
-        self.plan: ReplayPlan = self.planner.plan(step_buffers(self.arena, round_.offsets), **mode_arguments(round_))
+        self.planner = planner or planner_of(case, backend, table)
+        self.plan: ReplayPlan = self.planner.plan(step_buffers(self.arena, case.offsets), **mode_arguments(case))
 
-    def run(self, round_: Round | None = None, how: Inputs | None = None) -> None:
+    def run(self, case: Case | None = None, how: Inputs | None = None) -> None:
         """One refresh from the given round's live inputs."""
-        self.plan.run(**live_inputs(round_ or self.round, self.backend.device, how))
+        self.plan.run(**live_inputs(case or self.case, self.backend.device, how))
 
-    def refresh(self, round_: Round | None = None, how: Inputs | None = None) -> oracle.Outcome:
+    def refresh(self, case: Case | None = None, how: Inputs | None = None) -> oracle.Outcome:
         """One refresh over freshly poisoned buffers; outputs and status must be the oracle's."""
         self.arena.poison()
         self.plan.reset_status()
-        self.run(round_, how)
-        return self.check(round_)
+        self.run(case, how)
+        return self.check(case)
 
-    def check(self, round_: Round | None = None) -> oracle.Outcome:
+    def check(self, case: Case | None = None) -> oracle.Outcome:
         """The buffers and the status word must be what one refresh over poisoned buffers leaves."""
-        outcome = self.check_arena(self.arena, round_ or self.round)
+        outcome = self.check_arena(self.arena, case or self.case)
         assert int(self.plan.status()) == outcome.status, f"status {self.plan.status()!r}, wanted {outcome.status}"
         return outcome
 
     @staticmethod
-    def check_arena(arena: Arena, round_: Round) -> oracle.Outcome:
+    def check_arena(arena: Arena, case: Case) -> oracle.Outcome:
         """The buffers must be what one refresh over poisoned buffers leaves."""
-        outcome = oracle.refresh(round_)
+        outcome = oracle.refresh(case)
         arena.assert_holds(outcome)
         return outcome
 
 
-def refresh_once(backend: Backend, round_: Round, how: Inputs | None = None, **form: Any) -> Harness:
+def refresh_once(backend: Backend, case: Case, how: Inputs | None = None, **form: Any) -> Harness:
     """Plans, refreshes and checks one round."""
-    harness = Harness(backend, round_, **form)
+    harness = Harness(backend, case, **form)
     harness.refresh(how=how)
     return harness

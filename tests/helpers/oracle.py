@@ -33,7 +33,7 @@ EXTEND_LENGTH_NEGATIVE = 16
 
 
 @dataclass(frozen=True)
-class Round:
+class Case:
     """Everything that one refresh depends on."""
 
     table: npt.NDArray[np.int32]
@@ -63,7 +63,7 @@ class Round:
         """Columns of the page table buffer."""
         return self.width // self.page if self.max_pages is None else self.max_pages
 
-    def but(self, **changes: Any) -> Round:
+    def but(self, **changes: Any) -> Case:
         """This round with some of it changed."""
         return replace(self, **changes)
 
@@ -100,60 +100,60 @@ class Outcome:
         return bool(self.steps)
 
 
-def refresh(round_: Round) -> Outcome:
+def refresh(case: Case) -> Outcome:
     """What one refresh must leave in every step's buffers, and the status bits that it must raise."""
-    if len(round_.seq_lens) == 0:
+    if len(case.seq_lens) == 0:
         return Outcome()
     steps: list[Expected] = []
     status = 0
-    for offset in round_.offsets:
-        rows, bits = row_layout(round_, offset)
-        steps.append(outputs(round_, rows))
+    for offset in case.offsets:
+        rows, bits = row_layout(case, offset)
+        steps.append(outputs(case, rows))
         status |= bits
     return Outcome(steps, status)
 
 
-def row_layout(round_: Round, offset: int) -> tuple[list[Row], int]:
+def row_layout(case: Case, offset: int) -> tuple[list[Row], int]:
     """Every row of the bucket and the status bits."""
-    wanted, status = _wanted_rows(round_, offset)
-    if len(wanted) > round_.rows:
-        raise ValueError(f"{len(wanted)} rows for a bucket of {round_.rows}")
+    wanted, status = _wanted_rows(case, offset)
+    if len(wanted) > case.rows:
+        raise ValueError(f"{len(wanted)} rows for a bucket of {case.rows}")
     rows = []
     for row in wanted:
-        fault = 0 if row is None else _fault(round_, row)
+        fault = 0 if row is None else _fault(case, row)
         status |= fault
         rows.append(INERT if row is None or fault else row)
-    return rows + [INERT] * (round_.rows - len(rows)), status
+    return rows + [INERT] * (case.rows - len(rows)), status
 
 
-def _wanted_rows(round_: Round, offset: int) -> tuple[list[Row | None], int]:
+def _wanted_rows(case: Case, offset: int) -> tuple[list[Row | None], int]:
     """Rows as the inputs ask for them; None for a row of a padding request."""
-    real = _real_requests(round_)
-    requests = list(zip(round_.seq_lens, round_.slots, real, strict=True))
-    if round_.mode == "decode":
+    real = _real_requests(case)
+    requests = list(zip(case.seq_lens, case.slots, real, strict=True))
+    if case.mode == "decode":
         return [Row(n + offset, r, n + offset - 1) if ok else None for n, r, ok in requests], 0
-    if round_.mode == "target_verify":
-        window = round_.draft_token_num
+    if case.mode == "target_verify":
+        window = case.draft_token_num
         if window is None:
             raise ValueError("target_verify needs draft_token_num")
         return [Row(n + j + 1, r, max(n, 0)) if ok else None for n, r, ok in requests for j in range(window)], 0
-    if round_.mode == "draft_extend":
-        return _packed_rows(round_, requests)
-    raise ValueError(f"unknown mode {round_.mode!r}")
+    if case.mode == "draft_extend":
+        return _packed_rows(case, requests)
+    raise ValueError(f"unknown mode {case.mode!r}")
 
 
-def _packed_rows(round_: Round, requests: list[tuple[int, int, bool]]) -> tuple[list[Row | None], int]:
-    if round_.extend_lens is None:
+def _packed_rows(case: Case, requests: list[tuple[int, int, bool]]) -> tuple[list[Row | None], int]:
+    if case.extend_lens is None:
         raise ValueError("draft_extend needs extend_lens")
     rows: list[Row | None] = []
     status = 0
-    for (length, slot, real), extend in zip(requests, round_.extend_lens, strict=True):
+    for (length, slot, real), extend in zip(requests, case.extend_lens, strict=True):
         if not real:
             continue
         if extend < 0:
             status |= EXTEND_LENGTH_NEGATIVE
             continue
-        room = round_.rows - len(rows)
+        room = case.rows - len(rows)
         if extend > room:
             status |= ROWS_EXCEED_BUCKET
         prefix = max(length - extend, 0)
@@ -161,20 +161,20 @@ def _packed_rows(round_: Round, requests: list[tuple[int, int, bool]]) -> tuple[
     return rows, status
 
 
-def _real_requests(round_: Round) -> list[bool]:
-    batch = len(round_.seq_lens)
-    counted = min(max(round_.num_padding, 0), batch)
+def _real_requests(case: Case) -> list[bool]:
+    batch = len(case.seq_lens)
+    counted = min(max(case.num_padding, 0), batch)
     by_count = [q < batch - counted for q in range(batch)]
-    if round_.padding == "count":
+    if case.padding == "count":
         return by_count
-    if round_.padding == "slot":
-        return [ok and slot != 0 for ok, slot in zip(by_count, round_.slots, strict=True)]
-    raise ValueError(f"unknown padding {round_.padding!r}")
+    if case.padding == "slot":
+        return [ok and slot != 0 for ok, slot in zip(by_count, case.slots, strict=True)]
+    raise ValueError(f"unknown padding {case.padding!r}")
 
 
-def _fault(round_: Round, row: Row) -> int:
+def _fault(case: Case, row: Row) -> int:
     """The one bit that says why a row cannot be served, or 0."""
-    slots, width = round_.table.shape
+    slots, width = case.table.shape
     if not 0 <= row.slot < slots:
         return SLOT_OUT_OF_TABLE
     if row.length <= 0:
@@ -184,14 +184,14 @@ def _fault(round_: Round, row: Row) -> int:
     return 0
 
 
-def outputs(round_: Round, rows: Sequence[Row]) -> Expected:
+def outputs(case: Case, rows: Sequence[Row]) -> Expected:
     """The nine outputs of rows that can be served."""
-    ratio, page = round_.ratio, round_.page
+    ratio, page = case.ratio, case.page
     values: dict[str, list[Any]] = {name: [] for name in FIELDS if name != "page_table"}
     live: list[list[int]] = []
     for row in rows:
         n, r, pos = row.length, row.slot, row.length - 1
-        entry = max(int(round_.table[r, pos]), 0)
+        entry = max(int(case.table[r, pos]), 0)
         values["sequence_lengths"].append(n)
         values["row_req_pool_indices"].append(r)
         values["prefix_lengths"].append(row.prefix)
@@ -200,6 +200,6 @@ def outputs(round_: Round, rows: Sequence[Row]) -> Expected:
         values["logical_positions"].append(pos)
         values["pending_ring_slots"].append(r * ratio + pos % ratio)
         values["ring_group_locs"].append([r * ratio + max(pos - (ratio - 1 - k), 0) % ratio for k in range(ratio)])
-        pages = min(-(-n // page), round_.page_columns, round_.width // page)
-        live.append([max(int(round_.table[r, p * page]) // page, 0) for p in range(pages)])
+        pages = min(-(-n // page), case.page_columns, case.width // page)
+        live.append([max(int(case.table[r, p * page]) // page, 0) for p in range(pages)])
     return Expected(values, live)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from arena import Arena
+from helpers.arena import Arena
 
 FILE = Path("srt", "layers", "attention", "qsa", "graph_metadata.py")
 MODE = {"decode": 0, "target_verify": 1, "draft_extend": 2}

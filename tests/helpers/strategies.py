@@ -1,4 +1,4 @@
-"""Random rounds for hypothesis: shapes are drawn, contents come from a seeded generator."""
+"""Random cases for hypothesis: shapes are drawn, contents come from a seeded generator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from helpers.cases import random_table
-from helpers.oracle import MODES, Round
+from helpers.oracle import MODES, Case
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -45,7 +45,7 @@ def inputs(draw: st.DrawFn) -> Inputs:
 
 
 @st.composite
-def rounds(draw: st.DrawFn, *, hostile: bool = False, mode: str | None = None, how: Inputs | None = None) -> Round:
+def cases(draw: st.DrawFn, *, hostile: bool = False, mode: str | None = None, how: Inputs | None = None) -> Case:
     """A round; with `hostile`, any number that the input dtypes can hold may stand anywhere."""
     mode = mode or draw(st.sampled_from(MODES))
     ratio = draw(st.sampled_from((1, 2, 3, 4, 5, 8)))
@@ -57,7 +57,7 @@ def rounds(draw: st.DrawFn, *, hostile: bool = False, mode: str | None = None, h
     batch = draw(st.integers(0, rows // (window or 1)))
     offsets = draw(st.lists(st.integers(0, 9), min_size=1, max_size=5)) if mode == "decode" else [1]
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    round_ = Round(
+    case = Case(
         table=random_table(rng, slots, width, page),
         seq_lens=[int(n) for n in rng.integers(0, width + 1, batch)],
         slots=[int(r) for r in rng.integers(0, slots, batch)],
@@ -72,24 +72,24 @@ def rounds(draw: st.DrawFn, *, hostile: bool = False, mode: str | None = None, h
         padding=draw(st.sampled_from(("count", "slot"))),
         max_pages=draw(st.one_of(st.none(), st.integers(0, width // page + 2))),
     )
-    return _spoilt(round_, rng, how or Inputs()) if hostile else round_
+    return _spoilt(case, rng, how or Inputs()) if hostile else case
 
 
-def _spoilt(round_: Round, rng: np.random.Generator, how: Inputs) -> Round:
+def _spoilt(case: Case, rng: np.random.Generator, how: Inputs) -> Case:
     """The round with hostile numbers in about a third of the places."""
 
     def spoil(values: list[int], hostile: tuple[int, ...], dtype: torch.dtype) -> list[int]:
         pick = rng.random(len(values)) < 1 / 3
         return clip([hostile[rng.integers(len(hostile))] if p else v for v, p in zip(values, pick, strict=True)], dtype)
 
-    table = round_.table.copy()
+    table = case.table.copy()
     table[rng.random(table.shape) < 1 / 10] = rng.choice([-1, -(2**31), INT32_MAX])
-    extend = round_.extend_lens
-    lengths = (*HOSTILE_LENGTHS, *(round_.width + more for more in (1, 2, 3, 5)))
-    slot_count = round_.table.shape[0]
-    return round_.but(
+    extend = case.extend_lens
+    lengths = (*HOSTILE_LENGTHS, *(case.width + more for more in (1, 2, 3, 5)))
+    slot_count = case.table.shape[0]
+    return case.but(
         table=table,
-        seq_lens=spoil(list(round_.seq_lens), lengths, how.lens_dtype),
-        slots=spoil(list(round_.slots), (*HOSTILE_SLOTS, slot_count, slot_count + 1), how.slot_dtype),
+        seq_lens=spoil(list(case.seq_lens), lengths, how.lens_dtype),
+        slots=spoil(list(case.slots), (*HOSTILE_SLOTS, slot_count, slot_count + 1), how.slot_dtype),
         extend_lens=None if extend is None else spoil(list(extend), HOSTILE_EXTENDS, how.extend_dtype),
     )

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from arena import Arena
 from helpers import oracle
+from helpers.arena import Arena
 from helpers.cases import random_table
 from helpers.harness import HOST, Backend, Harness, live_inputs, planner_of, step_buffers
-from helpers.oracle import FIELDS, Round
+from helpers.oracle import FIELDS, Case
 from qsa_group import ReplayPlan, ReplayPlanner, RequestTable, StepBuffers
 
 ROWS, COLUMNS = 4, 4
-ROUND = Round(
+ROUND = Case(
     random_table(np.random.default_rng(2), 6, 256, 64), [60, 70, 80, 250], [1, 2, 3, 4], rows=ROWS, offsets=[1, 2]
 )
 

@@ -24,7 +24,7 @@ def test_the_whole_round_of_the_usage_page_runs() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("2 plans on ")
+    assert ran.stdout.startswith("decode + target_verify on ")
     # 100 and 7, two and three accepted, and the first step's offset.
     assert "[103, 11, 1, 1, 1, 1, 1, 1]" in ran.stdout
 

@@ -11,15 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arena import Arena
 from helpers import oracle
+from helpers.arena import Arena
 from helpers.cases import random_table
 from helpers.harness import HOST, Backend, live_inputs, planner_of
-from helpers.oracle import FIELDS, Round
+from helpers.oracle import FIELDS, Case
 from qsa_group import ReplayPlan, StepBuffers
 
 BATCH, RATIO, PAGE = 3, 4, 8
-ROUND = Round(
+ROUND = Case(
     random_table(np.random.default_rng(9), 6, 40, PAGE), [5, 17, 30], [1, 4, 2], rows=BATCH, ratio=RATIO, page=PAGE
 )
 ROWS, COLUMNS = (BATCH, BATCH + 2), (4, 5)

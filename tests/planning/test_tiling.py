@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.cases import CASES, random_table, round_of
+from helpers.cases import CASES, case_of, random_table
 from helpers.harness import Backend, refresh_once, tiled
-from helpers.oracle import MODES, Round
+from helpers.oracle import MODES, Case
 from helpers.strategies import Inputs
 from qsa_group.kernel import Tiling, choose_tiling, joined_tiling, tilings_of_binaries
 
@@ -24,16 +24,16 @@ TILINGS = (
 any_tiling = pytest.mark.parametrize("tiling", [None, *TILINGS], ids=str)
 
 
-def refresh_tiled(backend: Backend, round_: Round, tiling: Tiling | None, how: Inputs | None = None) -> None:
+def refresh_tiled(backend: Backend, case: Case, tiling: Tiling | None, how: Inputs | None = None) -> None:
     """Plans, refreshes and checks one round; None stands for the tiling of the rule."""
-    refresh_once(backend, round_, how, planner=None if tiling is None else tiled(round_, backend, tiling))
+    refresh_once(backend, case, how, planner=None if tiling is None else tiled(case, backend, tiling))
 
 
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)
-# Every third case has each mode, padding, several steps, and rows that are inert.
-@pytest.mark.parametrize("case", CASES[::3], ids=lambda case: case["name"])
-def test_handed_case_of_any_tiling(backend: Backend, case: dict[str, Any], tiling: Tiling) -> None:
-    refresh_tiled(backend, round_of(case), tiling)
+# Every third handed case has each mode, padding, several steps, and rows that are inert.
+@pytest.mark.parametrize("handed", CASES[::3], ids=lambda handed: handed["name"])
+def test_handed_case_of_any_tiling(backend: Backend, handed: dict[str, Any], tiling: Tiling) -> None:
+    refresh_tiled(backend, case_of(handed), tiling)
 
 
 @pytest.mark.parametrize("offsets", [[300, 1, 2], [1, 300, 2], [1, 2, 300], [2, 100, 1, 300], [300, 500, 1]], ids=str)
@@ -41,7 +41,7 @@ def test_handed_case_of_any_tiling(backend: Backend, case: dict[str, Any], tilin
 def test_any_step_may_reach_farthest(backend: Backend, offsets: list[int], tiling: Tiling | None) -> None:
     """By pages, or past the table while the other steps are within the table."""
     tokens = random_table(np.random.default_rng(8), 4, 512, 64)
-    refresh_tiled(backend, Round(tokens, [60, 1, 190], [1, 2, 3], rows=4, offsets=offsets), tiling)
+    refresh_tiled(backend, Case(tokens, [60, 1, 190], [1, 2, 3], rows=4, offsets=offsets), tiling)
 
 
 @any_tiling
@@ -49,18 +49,18 @@ def test_any_step_may_reach_farthest(backend: Backend, offsets: list[int], tilin
 def test_lengths_with_a_good_lower_half(backend: Backend, tiling: Tiling | None, mode: str) -> None:
     """The lower half says how much is read. It must not say what is written: not of the first pages, nor of others."""
     lengths, slots = [(1 << 32) + 300, 300 - (1 << 32), 300, (1 << 33) + 1], [1, 2, 2, 1]
-    round_ = Round(random_table(np.random.default_rng(5), 3, 512, 64), lengths, slots, rows=4, offsets=[1, 2])
+    case = Case(random_table(np.random.default_rng(5), 3, 512, 64), lengths, slots, rows=4, offsets=[1, 2])
     if mode == "target_verify":
-        round_ = round_.but(mode=mode, offsets=[0], rows=8, draft_token_num=2)
-    refresh_tiled(backend, round_, tiling, Inputs(lens_dtype=torch.int64))
+        case = case.but(mode=mode, offsets=[0], rows=8, draft_token_num=2)
+    refresh_tiled(backend, case, tiling, Inputs(lens_dtype=torch.int64))
 
 
 @any_tiling
 def test_a_page_that_only_part_of_the_table_has(backend: Backend, tiling: Tiling | None) -> None:
     """The last tokens of a table may begin a page that does not exist. The page table has columns beyond that page."""
     tokens = random_table(np.random.default_rng(6), 3, 64 * 130 + 8, 64)
-    round_ = Round(tokens, [64 * 130 + 6, 5000], [1, 2], rows=3, max_pages=250, offsets=[1, 2])
-    refresh_tiled(backend, round_, tiling)
+    case = Case(tokens, [64 * 130 + 6, 5000], [1, 2], rows=3, max_pages=250, offsets=[1, 2])
+    refresh_tiled(backend, case, tiling)
 
 
 @pytest.mark.parametrize("mode", ["decode", "target_verify", "draft_extend"])

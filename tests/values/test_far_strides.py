@@ -17,7 +17,7 @@ from helpers.bad_input import assert_says, refuse_run, refuse_table
 from helpers.cases import random_table
 from helpers.guard_pages import sparse_memory
 from helpers.harness import HOST, Backend, Harness, live_inputs, mode_arguments, planner_of, refresh_once
-from helpers.oracle import Round
+from helpers.oracle import Case
 from qsa_group import LayoutError, RequestTable, StepBuffers
 
 LAST = 2**30 - 1
@@ -31,9 +31,9 @@ def _give_back() -> Iterator[None]:
         torch.cuda.empty_cache()
 
 
-def once_on_a_gpu(backend: Backend, case: str, chosen: str) -> None:
+def once_on_a_gpu(backend: Backend, handed: str, chosen: str) -> None:
     """Skips all cases but one where the memory takes place."""
-    if backend.device != "cpu" and case != chosen:
+    if backend.device != "cpu" and handed != chosen:
         pytest.skip(f"on a GPU, {chosen} stands for all")
 
 
@@ -48,9 +48,9 @@ def far_apart(backend: Backend, shape: Sequence[int], stride: Sequence[int]) -> 
     return flat.as_strided(list(shape), list(stride))
 
 
-def small(mode: str = "decode", rows: int = 7) -> Round:
+def small(mode: str = "decode", rows: int = 7) -> Case:
     """Three requests of a small table."""
-    return Round(
+    return Case(
         random_table(np.random.default_rng(3), 4, 256, 64),
         [250, 130, 63],
         [1, 2, 3],
@@ -72,7 +72,7 @@ def assert_pages(out: torch.Tensor, rows: Sequence[list[int]]) -> None:
 def test_live_inputs(backend: Backend, name: str, dtype: torch.dtype) -> None:
     once_on_a_gpu(backend, name, "req_pool_indices")
     harness = Harness(backend, small("draft_extend" if name == "extend_lens" else "decode"))
-    arguments = live_inputs(harness.round, backend.device)
+    arguments = live_inputs(harness.case, backend.device)
     ints = dtype.itemsize // 4
     last = LAST // ints
     far = far_apart(backend, ((2 * last + 1) * ints,), (1,)).view(dtype)[::last]
@@ -92,10 +92,10 @@ def test_live_inputs_past_them(backend: Backend, name: str, dtype: torch.dtype) 
     far = far_apart(backend, ((2 * first + 1) * ints,), (1,)).view(dtype)[::first]
     words = (name, "stride", f"{2**32} bytes", f"{2**32 - 1} bytes", "contiguous copy")
     assert refuse_run(harness, LayoutError, words, **{name: far}).field == name
-    other = Harness(backend, harness.round, planner=harness.planner)
+    other = Harness(backend, harness.case, planner=harness.planner)
     joined = harness.planner.join([harness.plan, other.plan])
     with pytest.raises(LayoutError) as caught:
-        joined.run(**{**live_inputs(harness.round, backend.device), name: far})
+        joined.run(**{**live_inputs(harness.case, backend.device), name: far})
     assert_says(caught.value, *words)
     harness.arena.assert_untouched()
     other.arena.assert_untouched()
@@ -106,9 +106,9 @@ def test_live_inputs_past_them(backend: Backend, name: str, dtype: torch.dtype) 
 def test_far_beside_near(backend: Backend, name: str, stride: int) -> None:
     """Two numbers share an argument: a large one leaves a small one as it is, in either half."""
     once_on_a_gpu(backend, name, "req_pool_indices")
-    round_ = small("draft_extend" if name == "extend_lens" else "decode").but(slots=[2, 2, 2])
-    harness = Harness(backend, round_.but(extend_lens=[1, -1, 1]) if name == "extend_lens" else round_)
-    arguments = live_inputs(harness.round, backend.device)
+    case = small("draft_extend" if name == "extend_lens" else "decode").but(slots=[2, 2, 2])
+    harness = Harness(backend, case.but(extend_lens=[1, -1, 1]) if name == "extend_lens" else case)
+    arguments = live_inputs(harness.case, backend.device)
     far = far_apart(backend, (3,), (stride,))
     far.copy_(arguments[name])
     arguments["req_pool_indices"] = torch.tensor([2], dtype=torch.int32, device=backend.device).expand(3)
@@ -120,9 +120,9 @@ def test_far_beside_near(backend: Backend, name: str, stride: int) -> None:
 @pytest.mark.parametrize("mode", ["decode", "draft_extend"])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
 def test_a_single_live_element_has_no_stride(backend: Backend, mode: str, dtype: torch.dtype) -> None:
-    round_ = small(mode).but(seq_lens=[250], slots=[1])
-    harness = Harness(backend, round_.but(extend_lens=[3]) if mode == "draft_extend" else round_)
-    arguments = live_inputs(harness.round, backend.device)
+    case = small(mode).but(seq_lens=[250], slots=[1])
+    harness = Harness(backend, case.but(extend_lens=[3]) if mode == "draft_extend" else case)
+    arguments = live_inputs(harness.case, backend.device)
     for name, given in arguments.items():
         if isinstance(given, torch.Tensor):
             # What lies behind the element is no upper half of it.
@@ -135,10 +135,10 @@ def test_a_single_live_element_has_no_stride(backend: Backend, mode: str, dtype:
 @pytest.mark.parametrize("mode", oracle.MODES)
 def test_slots_of_the_table(backend: Backend, mode: str) -> None:
     once_on_a_gpu(backend, mode, "decode")
-    round_ = small(mode)
+    case = small(mode)
     tokens = far_apart(backend, (4, 256), (LAST, 1))
-    tokens.copy_(torch.from_numpy(round_.table))
-    refresh_once(backend, round_, table=tokens)
+    tokens.copy_(torch.from_numpy(case.table))
+    refresh_once(backend, case, table=tokens)
 
 
 @pytest.mark.parametrize("mode", oracle.MODES)
@@ -146,14 +146,14 @@ def test_tokens_of_the_table(backend: Backend, mode: str) -> None:
     """Transposed, in pages of one token: three tokens reach past 2**31 entries."""
     once_on_a_gpu(backend, mode, "decode")
     table = random_table(np.random.default_rng(3), 4, 3, 1)
-    round_ = small(mode, rows=4).but(table=table, seq_lens=[2, 1, 2], ratio=1, page=1)
+    case = small(mode, rows=4).but(table=table, seq_lens=[2, 1, 2], ratio=1, page=1)
     if mode == "target_verify":
-        round_ = round_.but(draft_token_num=1)
+        case = case.but(draft_token_num=1)
     elif mode == "draft_extend":
-        round_ = round_.but(extend_lens=[1, 1, 2])
+        case = case.but(extend_lens=[1, 1, 2])
     tokens = far_apart(backend, (4, 3), (1, LAST))
     tokens.copy_(torch.from_numpy(table))
-    refresh_once(backend, round_, table=tokens)
+    refresh_once(backend, case, table=tokens)
 
 
 @pytest.mark.parametrize("mode", oracle.MODES)
@@ -162,14 +162,14 @@ def test_pages_past_a_rows_lanes(backend: Backend, mode: str) -> None:
     if backend.device != "cpu":
         pytest.skip("the rows would take 300 GB")
     table = random_table(np.random.default_rng(3), 4, 400, 1)
-    round_ = small(mode, rows=70).but(table=table, seq_lens=[380, 1, 200], slots=[3, 1, 2], ratio=1, page=1)
+    case = small(mode, rows=70).but(table=table, seq_lens=[380, 1, 200], slots=[3, 1, 2], ratio=1, page=1)
     tokens = far_apart(backend, (4, 400), (LAST, 1))
     tokens.copy_(torch.from_numpy(table))
     out = far_apart(backend, (70, 400), (LAST, 1))
     out[:8].fill_(-7)
-    plan = planner_of(round_, backend, table=tokens).plan([StepBuffers(1, page_table=out)], **mode_arguments(round_))
-    plan.run(**live_inputs(round_, backend.device))
-    assert_pages(out[:8], oracle.refresh(round_).steps[0].live[:8])
+    plan = planner_of(case, backend, table=tokens).plan([StepBuffers(1, page_table=out)], **mode_arguments(case))
+    plan.run(**live_inputs(case, backend.device))
+    assert_pages(out[:8], oracle.refresh(case).steps[0].live[:8])
 
 
 @pytest.mark.parametrize(("shape", "stride"), [((2, 8), (LAST + 1, 1)), ((2, 2), (1, LAST + 1))])
@@ -191,12 +191,12 @@ def test_the_largest_tables(shape: tuple[int, int]) -> None:
 
 
 def test_a_single_slot_or_token_has_no_stride(backend: Backend) -> None:
-    round_ = Round(random_table(np.random.default_rng(3), 1, 256, 64), [250], [0], rows=1)
-    tokens = torch.from_numpy(round_.table).to(backend.device)
-    refresh_once(backend, round_, table=tokens.as_strided((1, 256), (2**40, 1)))
-    round_ = Round(random_table(np.random.default_rng(3), 4, 1, 1), [0, 0], [3, 1], rows=2, ratio=1, page=1)
-    tokens = torch.from_numpy(round_.table).to(backend.device)
-    refresh_once(backend, round_, table=tokens.as_strided((4, 1), (1, 2**40)))
+    case = Case(random_table(np.random.default_rng(3), 1, 256, 64), [250], [0], rows=1)
+    tokens = torch.from_numpy(case.table).to(backend.device)
+    refresh_once(backend, case, table=tokens.as_strided((1, 256), (2**40, 1)))
+    case = Case(random_table(np.random.default_rng(3), 4, 1, 1), [0, 0], [3, 1], rows=2, ratio=1, page=1)
+    tokens = torch.from_numpy(case.table).to(backend.device)
+    refresh_once(backend, case, table=tokens.as_strided((4, 1), (1, 2**40)))
 
 
 @pytest.mark.parametrize("mode", oracle.MODES)
@@ -204,12 +204,12 @@ def test_a_single_slot_or_token_has_no_stride(backend: Backend) -> None:
 def test_rows_of_an_output(backend: Backend, field: str, mode: str) -> None:
     """The fourth row starts past 2**31 entries."""
     once_on_a_gpu(backend, mode, "decode")
-    round_ = small(mode, rows=6)
+    case = small(mode, rows=6)
     out = far_apart(backend, (6, 4), (LAST, 1))
     out.fill_(-7)
-    plan = planner_of(round_, backend).plan([StepBuffers(1, **{field: out})], **mode_arguments(round_))
-    plan.run(**live_inputs(round_, backend.device))
-    expected = oracle.refresh(round_).steps[0]
+    plan = planner_of(case, backend).plan([StepBuffers(1, **{field: out})], **mode_arguments(case))
+    plan.run(**live_inputs(case, backend.device))
+    expected = oracle.refresh(case).steps[0]
     if field == "ring_group_locs":
         assert out.tolist() == expected.values[field]
     else:
@@ -218,34 +218,34 @@ def test_rows_of_an_output(backend: Backend, field: str, mode: str) -> None:
 
 @pytest.mark.parametrize("field", ["page_table", "ring_group_locs"])
 def test_outputs_past_them(backend: Backend, field: str) -> None:
-    round_ = small(rows=2).but(seq_lens=[250], slots=[1])
+    case = small(rows=2).but(seq_lens=[250], slots=[1])
     out = far_apart(backend, (2, 4), (LAST + 1, 1))
     with pytest.raises(LayoutError) as caught:
-        planner_of(round_, backend).plan([StepBuffers(1, **{field: out})])
+        planner_of(case, backend).plan([StepBuffers(1, **{field: out})])
     assert (caught.value.step, caught.value.field) == (0, field)
     assert_says(caught.value, field, "row stride", f"{2**32} bytes", f"{2**32 - 1} bytes")
 
 
 def test_outputs_too_wide_for_any_stride() -> None:
-    round_ = small(rows=2).but(seq_lens=[250], slots=[1])
+    case = small(rows=2).but(seq_lens=[250], slots=[1])
     out = sparse_memory((2, LAST + 1), (LAST + 1, 1))
     with pytest.raises(LayoutError) as caught:
-        planner_of(round_, HOST).plan([StepBuffers(1, page_table=out)])
+        planner_of(case, HOST).plan([StepBuffers(1, page_table=out)])
     assert_says(caught.value, "step 0", "page_table", "columns", LAST + 1, LAST)
     # A single row needs none.
-    planner_of(round_, HOST).plan([StepBuffers(1, page_table=out[:1])]).run(**live_inputs(round_, "cpu"))
-    assert out[0, :5].tolist() == [*oracle.refresh(round_).steps[0].live[0], 0]
+    planner_of(case, HOST).plan([StepBuffers(1, page_table=out[:1])]).run(**live_inputs(case, "cpu"))
+    assert out[0, :5].tolist() == [*oracle.refresh(case).steps[0].live[0], 0]
 
 
 def test_a_single_row_of_an_output_has_no_stride(backend: Backend) -> None:
     """Rows that lie anywhere are as good as contiguous ones, and share their launch."""
-    round_ = small(rows=1).but(seq_lens=[250], slots=[1], offsets=[1, 2])
+    case = small(rows=1).but(seq_lens=[250], slots=[1], offsets=[1, 2])
     near, far = (torch.full((1, 4), -7, dtype=torch.int32, device=backend.device) for _ in range(2))
-    planner = planner_of(round_, backend)
+    planner = planner_of(case, backend)
     plan = planner.plan(
         [StepBuffers(1, page_table=near), StepBuffers(2, page_table=far.as_strided((1, 4), (2**40, 1)))]
     )
     assert plan.groups == ((0, 1),)
-    plan.run(**live_inputs(round_, backend.device))
-    for out, expected in zip((near, far), oracle.refresh(round_).steps, strict=True):
+    plan.run(**live_inputs(case, backend.device))
+    for out, expected in zip((near, far), oracle.refresh(case).steps, strict=True):
         assert_pages(out, expected.live)

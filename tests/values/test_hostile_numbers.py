@@ -12,9 +12,9 @@ import torch
 from helpers import oracle
 from helpers.cases import random_table
 from helpers.harness import HOST, Backend, Harness, refresh_once
-from helpers.oracle import MODES, Round
+from helpers.hostile import PAGE, RATIO, WIDTH, hostile_case, status_bits
+from helpers.oracle import MODES, Case
 from helpers.strategies import Inputs, clip
-from hostile import PAGE, RATIO, WIDTH, hostile_round, status_bits
 
 DTYPES = list(product((torch.int64, torch.int32), repeat=2))
 
@@ -26,15 +26,15 @@ def test_every_hostile_number_in_every_form(
     mode: str, lens_dtype: torch.dtype, slot_dtype: torch.dtype, form: str
 ) -> None:
     how = Inputs(lens_dtype, slot_dtype, lens_dtype, form, form, form)
-    harness = refresh_once(HOST, hostile_round(mode, how), how, page_gap=1, shift=1)
+    harness = refresh_once(HOST, hostile_case(mode, how), how, page_gap=1, shift=1)
     assert int(harness.plan.status()) == status_bits(mode)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_hostile_number_with_every_other(backend: Backend, mode: str) -> None:
     how = Inputs(slot_dtype=torch.int64, extend_dtype=torch.int64)
-    round_ = hostile_round(mode, how, full=backend != Backend("triton", "cpu"))
-    harness = refresh_once(backend, round_, how)
+    case = hostile_case(mode, how, full=backend != Backend("triton", "cpu"))
+    harness = refresh_once(backend, case, how)
     assert int(harness.plan.status()) == status_bits(mode)
 
 
@@ -46,23 +46,23 @@ def test_every_hostile_number_with_every_other(backend: Backend, mode: str) -> N
 def test_extends_of_one_dtype(backend: Backend, length: int, extend: int, status: int, dtype: torch.dtype) -> None:
     """A length below 0 is too small, whatever its dtype, and none that is too large."""
     table = random_table(np.random.default_rng(3), 3, 64, 64)
-    round_ = Round(table, [7, length], [1, 2], rows=6, mode="draft_extend", extend_lens=[1, extend])
-    harness = refresh_once(backend, round_, Inputs(lens_dtype=dtype, slot_dtype=dtype, extend_dtype=dtype))
+    case = Case(table, [7, length], [1, 2], rows=6, mode="draft_extend", extend_lens=[1, extend])
+    harness = refresh_once(backend, case, Inputs(lens_dtype=dtype, slot_dtype=dtype, extend_dtype=dtype))
     assert int(harness.plan.status()) == status
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_hostile_numbers_in_padding_raise_nothing(backend: Backend, mode: str) -> None:
-    round_ = hostile_round(mode, Inputs(), full=False)
-    harness = Harness(backend, round_)
-    harness.refresh(round_.but(num_padding=len(round_.seq_lens)))
+    case = hostile_case(mode, Inputs(), full=False)
+    harness = Harness(backend, case)
+    harness.refresh(case.but(num_padding=len(case.seq_lens)))
     assert int(harness.plan.status()) == 0
 
 
 def test_status_gathers_what_happened_in_several_runs(backend: Backend) -> None:
     """Sticky: neither a later fault of another kind nor a clean run may take a bit away."""
-    round_ = Round(random_table(np.random.default_rng(3), 3, 64, 64), [5, 6], [1, 2], rows=3, offsets=[0, 1])
-    harness = Harness(backend, round_)
+    case = Case(random_table(np.random.default_rng(3), 3, 64, 64), [5, 6], [1, 2], rows=3, offsets=[0, 1])
+    harness = Harness(backend, case)
     assert int(harness.plan.status()) == 0
     seen = 0
     for changes, bit in (
@@ -72,7 +72,7 @@ def test_status_gathers_what_happened_in_several_runs(backend: Backend) -> None:
         ({"seq_lens": [65, 6]}, oracle.LENGTH_EXCEEDS_TABLE),
         ({}, 0),
     ):
-        harness.run(round_.but(**changes))
+        harness.run(case.but(**changes))
         seen |= bit
         assert int(harness.plan.status()) == seen
         assert harness.plan.status_word.tolist() == [seen]
@@ -98,7 +98,7 @@ def test_a_slot_is_more_than_its_lower_half(
     tokens = random_table(np.random.default_rng(3), 3, 64, 64)
     more = {"target_verify": {"draft_token_num": 2}, "draft_extend": {"extend_lens": [1, 2]}}
     offsets = [1] if mode == "decode" else [0]
-    round_ = Round(
+    case = Case(
         tokens,
         [5, 6],
         [slot, 2],
@@ -108,15 +108,15 @@ def test_a_slot_is_more_than_its_lower_half(
         padding=padding,
         **more.get(mode, {}),  # type: ignore[arg-type]
     )
-    harness = refresh_once(backend, round_, Inputs(slot_dtype=dtype))
+    harness = refresh_once(backend, case, Inputs(slot_dtype=dtype))
     assert int(harness.plan.status()) == oracle.SLOT_OUT_OF_TABLE
 
 
 def test_status_is_of_one_plan_alone(backend: Backend) -> None:
-    round_ = Round(random_table(np.random.default_rng(3), 3, 64, 64), [5, 6], [1, 2], rows=3)
-    first = Harness(backend, round_)
-    second = Harness(backend, round_, planner=first.planner)
-    first.run(round_.but(slots=[9, 1]))
+    case = Case(random_table(np.random.default_rng(3), 3, 64, 64), [5, 6], [1, 2], rows=3)
+    first = Harness(backend, case)
+    second = Harness(backend, case, planner=first.planner)
+    first.run(case.but(slots=[9, 1]))
     assert int(first.plan.status()) == oracle.SLOT_OUT_OF_TABLE
     assert int(second.plan.status()) == 0
 
@@ -129,17 +129,17 @@ def test_inert_rows_where_no_page_exists(backend: Backend, mode: str, width: int
     if mode != "decode":
         more = {"draft_token_num": 2} if mode == "target_verify" else {"extend_lens": [1, 2]}
     table = random_table(np.random.default_rng(3), 3, width, 8)
-    round_ = Round(table, [4, 99], [1, 2], rows=6, page=8, mode=mode, max_pages=max_pages, **more)
-    refresh_once(backend, round_, page_gap=2)
-    refresh_once(backend, round_.but(slots=[7, -1]), page_gap=2)
+    case = Case(table, [4, 99], [1, 2], rows=6, page=8, mode=mode, max_pages=max_pages, **more)
+    refresh_once(backend, case, page_gap=2)
+    refresh_once(backend, case.but(slots=[7, -1]), page_gap=2)
 
 
 @pytest.mark.parametrize(("given", "as_good_as"), [(2**63, 2), (2**200, 2), (-(2**63) - 1, 0), (-(2**200), 0)])
 def test_padding_past_64_bits_is_clamped_as_any_other(backend: Backend, given: int, as_good_as: int) -> None:
-    round_ = Round(random_table(np.random.default_rng(3), 3, 64, 64), [5, 6], [1, 2], rows=3, num_padding=as_good_as)
-    harness = Harness(backend, round_)
-    harness.run(round_.but(num_padding=given))
-    harness.check(round_)
+    case = Case(random_table(np.random.default_rng(3), 3, 64, 64), [5, 6], [1, 2], rows=3, num_padding=as_good_as)
+    harness = Harness(backend, case)
+    harness.run(case.but(num_padding=given))
+    harness.check(case)
 
 
 FARTHEST = 1 << 29
@@ -156,7 +156,7 @@ def test_offsets_that_go_as_far_as_they_may(backend: Backend, offsets: list[int]
     ends = [torch.iinfo(dtype).min, torch.iinfo(dtype).max, -(1 << 31), -(1 << 31) - 1, (1 << 31) - 1, 1 << 31]
     lengths = {more - offset for more in near for offset in (0, *offsets)}.union(far, halves, ends)
     tokens = random_table(np.random.default_rng(3), 3, WIDTH, PAGE)
-    empty = Round(tokens, [], [], rows=len(lengths) + 1, ratio=RATIO, page=PAGE, offsets=offsets)
+    empty = Case(tokens, [], [], rows=len(lengths) + 1, ratio=RATIO, page=PAGE, offsets=offsets)
     # One run for each status, since it is all that tells a length that is too small from one that is too large.
     by_status: dict[int, list[int]] = {}
     for length in sorted(set(clip(sorted(lengths), dtype))):
@@ -176,5 +176,5 @@ def test_rows_past_the_bucket_raise_nothing_else(backend: Backend, request_: tup
     """They do not exist, so nothing is wrong with them; the batch's own extend lengths are looked at all the same."""
     table = random_table(np.random.default_rng(3), 3, 64, 64)
     lengths, slots, extends = ([good, bad] for good, bad in zip((9, 1, 7), request_, strict=True))
-    round_ = Round(table, lengths, slots, rows=6, mode="draft_extend", extend_lens=extends)
-    assert int(refresh_once(backend, round_).plan.status()) == oracle.ROWS_EXCEED_BUCKET | more
+    case = Case(table, lengths, slots, rows=6, mode="draft_extend", extend_lens=extends)
+    assert int(refresh_once(backend, case).plan.status()) == oracle.ROWS_EXCEED_BUCKET | more

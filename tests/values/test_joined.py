@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arena import Arena
+from helpers.arena import Arena
 from helpers.cases import random_table
 from helpers.harness import (
     HOST,
@@ -26,7 +26,7 @@ from helpers.harness import (
     stubbed,
     tiled,
 )
-from helpers.oracle import Round
+from helpers.oracle import Case
 from helpers.strategies import HOSTILE_EXTENDS, HOSTILE_LENGTHS, HOSTILE_SLOTS, Inputs, clip
 from qsa_group import (
     CapacityError,
@@ -41,7 +41,7 @@ from qsa_group import (
 from qsa_group.kernel import KernelVariant, Tiling
 
 TABLE = random_table(np.random.default_rng(23), 12, 512, 64)
-DRAFT = Round(TABLE, [60, 100, 250, 7], [1, 2, 3, 4], rows=6, offsets=[1, 2])
+DRAFT = Case(TABLE, [60, 100, 250, 7], [1, 2, 3, 4], rows=6, offsets=[1, 2])
 VERIFY = DRAFT.but(mode="target_verify", draft_token_num=3, rows=13, offsets=[1])
 EXTEND = DRAFT.but(mode="draft_extend", extend_lens=[3, 0, 2, 9], rows=15, offsets=[1])
 WHOLE = (EXTEND, DRAFT, VERIFY)
@@ -51,56 +51,55 @@ class Together:
     """Joined plans over one table, each with poisoned buffers of its own."""
 
     def __init__(
-        self, backend: Backend, rounds: Sequence[Round], planner: ReplayPlanner | None = None, **form: Any
+        self, backend: Backend, cases: Sequence[Case], planner: ReplayPlanner | None = None, **form: Any
     ) -> None:
-        self.backend, self.rounds = backend, tuple(rounds)
-        self.planner = planner or planner_of(rounds[0], backend)
-        self.members = [Harness(backend, round_, planner=self.planner, **form) for round_ in rounds]
+        self.backend, self.cases = backend, tuple(cases)
+        self.planner = planner or planner_of(cases[0], backend)
+        self.members = [Harness(backend, case, planner=self.planner, **form) for case in cases]
         self.plan: ReplayPlan = self.planner.join([member.plan for member in self.members])
 
-    def arguments(self, rounds: Sequence[Round], how: Inputs | None = None) -> dict[str, Any]:
+    def arguments(self, cases: Sequence[Case], how: Inputs | None = None) -> dict[str, Any]:
         """One live batch: that of the round with extend lengths, if there is one."""
-        widest = next((round_ for round_ in rounds if round_.extend_lens is not None), rounds[0])
+        widest = next((case for case in cases if case.extend_lens is not None), cases[0])
         return live_inputs(widest, self.backend.device, how)
 
-    def refresh(self, rounds: Sequence[Round] | None = None, how: Inputs | None = None) -> None:
+    def refresh(self, cases: Sequence[Case] | None = None, how: Inputs | None = None) -> None:
         """One run over poison. Every plan's buffers, and the status of them all, must be the oracle's."""
-        rounds = rounds or self.rounds
+        cases = cases or self.cases
         for member in self.members:
             member.arena.poison()
         self.plan.reset_status()
-        self.plan.run(**self.arguments(rounds, how))
+        self.plan.run(**self.arguments(cases, how))
         wanted = 0
-        for member, round_ in zip(self.members, rounds, strict=True):
-            wanted |= Harness.check_arena(member.arena, round_).status
+        for member, case in zip(self.members, cases, strict=True):
+            wanted |= Harness.check_arena(member.arena, case).status
             assert int(member.plan.status()) == 0, "the joined plan has a status word of its own"
         assert int(self.plan.status()) == wanted
 
 
-def live(rounds: Sequence[Round], lens: list[int], slots: list[int], extend: list[int]) -> list[Round]:
-    """The rounds with another live batch."""
+def live(cases: Sequence[Case], lens: list[int], slots: list[int], extend: list[int]) -> list[Case]:
+    """The cases with another live batch."""
     return [
-        round_.but(seq_lens=lens, slots=slots, extend_lens=None if round_.extend_lens is None else extend)
-        for round_ in rounds
+        case.but(seq_lens=lens, slots=slots, extend_lens=None if case.extend_lens is None else extend) for case in cases
     ]
 
 
-@pytest.mark.parametrize("rounds", [(DRAFT, VERIFY), (VERIFY, EXTEND), (EXTEND, DRAFT), WHOLE], ids=lambda r: r[0].mode)
-def test_every_plan_is_refreshed(backend: Backend, rounds: tuple[Round, ...]) -> None:
-    together = Together(backend, rounds)
+@pytest.mark.parametrize("cases", [(DRAFT, VERIFY), (VERIFY, EXTEND), (EXTEND, DRAFT), WHOLE], ids=lambda r: r[0].mode)
+def test_every_plan_is_refreshed(backend: Backend, cases: tuple[Case, ...]) -> None:
+    together = Together(backend, cases)
     together.refresh()
-    together.refresh(live(rounds, [511, 3, 0, 510], [4, 11, 2, 99], [2, -1, 0, 600]))
+    together.refresh(live(cases, [511, 3, 0, 510], [4, 11, 2, 99], [2, -1, 0, 600]))
     assert together.plan.steps == tuple(step for member in together.members for step in member.plan.steps)
-    assert together.plan.mode == " + ".join(round_.mode for round_ in rounds)
+    assert together.plan.mode == " + ".join(case.mode for case in cases)
 
 
 def test_padding_of_either_kind(backend: Backend) -> None:
     """A join may hold plans of both rules; each goes by its own."""
-    rounds = [round_.but(padding=padding) for round_, padding in zip(WHOLE, ("slot", "count", "slot"), strict=True)]
-    together = Together(backend, rounds, page_gap=3, shift=1)
+    cases = [case.but(padding=padding) for case, padding in zip(WHOLE, ("slot", "count", "slot"), strict=True)]
+    together = Together(backend, cases, page_gap=3, shift=1)
     for padding in (0, 1, 4, 9):
-        batch = live(rounds, [5, 70, 133, 64], [0, 3, 4, 0], [1, 2, 3, 4])
-        together.refresh([round_.but(num_padding=padding) for round_ in batch])
+        batch = live(cases, [5, 70, 133, 64], [0, 3, 4, 0], [1, 2, 3, 4])
+        together.refresh([case.but(num_padding=padding) for case in batch])
 
 
 def test_buckets_and_buffers_of_any_kind(backend: Backend) -> None:
@@ -115,14 +114,14 @@ def test_buckets_and_buffers_of_any_kind(backend: Backend) -> None:
     joined = planner.join([member.plan for member in members])
     joined.run(**live_inputs(EXTEND, backend.device))
     for member in members:
-        Harness.check_arena(member.arena, member.round)
+        Harness.check_arena(member.arena, member.case)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7])
 def test_three_groups_a_launch(backend: Backend, count: int) -> None:
     """Whatever is more goes into further launches, a group that is left over into one of its own."""
-    rounds = [DRAFT.but(rows=6 + more, offsets=[1, 2, 3][: 1 + more % 3]) for more in range(count)]
-    together = Together(backend, rounds)
+    cases = [DRAFT.but(rows=6 + more, offsets=[1, 2, 3][: 1 + more % 3]) for more in range(count)]
+    together = Together(backend, cases)
     together.refresh()
     assert [len(launch) for launch in together.plan.launches] == {2: [2], 3: [3], 4: [3, 1], 7: [3, 3, 1]}[count]
     firsts = [group[0] for group in together.plan.groups]
@@ -151,9 +150,9 @@ def test_groups_of_one_plan_join_too(backend: Backend) -> None:
 def test_shared_memory_keeps_its_order(backend: Backend) -> None:
     """Two plans write the same buffers: two launches, and what the last one wrote stands."""
     # No offset reaches a further page, so that nothing of the first plan stays behind.
-    round_ = DRAFT.but(seq_lens=[50, 100, 240, 7])
-    planner = planner_of(round_, backend)
-    arena = Arena(2, 6, 4, round_.page_columns, backend.device)
+    case = DRAFT.but(seq_lens=[50, 100, 240, 7])
+    planner = planner_of(case, backend)
+    arena = Arena(2, 6, 4, case.page_columns, backend.device)
     first = planner.plan(step_buffers(arena, [1, 2]))
     last = planner.plan(step_buffers(arena, [3, 5]))
     joined = planner.join([first, last])
@@ -162,11 +161,11 @@ def test_shared_memory_keeps_its_order(backend: Backend) -> None:
     assert (split["field"], split["step"], split["group_of"]) == ("overlap", 2, 0)
     assert (split["value"], split["other"]) == ("sequence_lengths of step 2", "sequence_lengths of step 0")
     assert "step 2 cannot share the launch of step 0: overlap is sequence_lengths of step 2" in joined.explain()
-    joined.run(**live_inputs(round_, backend.device))
-    Harness.check_arena(arena, round_.but(offsets=[3, 5]))
+    joined.run(**live_inputs(case, backend.device))
+    Harness.check_arena(arena, case.but(offsets=[3, 5]))
     arena.poison()
-    planner.join([last, first]).run(**live_inputs(round_, backend.device))
-    Harness.check_arena(arena, round_)
+    planner.join([last, first]).run(**live_inputs(case, backend.device))
+    Harness.check_arena(arena, case)
 
 
 @dataclass(frozen=True)
@@ -205,13 +204,13 @@ def test_any_batch(backend: Backend, batch: Live, padding: int) -> None:
     if backend not in _together:
         _together[backend] = Together(backend, WHOLE)
     together = _together[backend]
-    rounds = [round_.but(num_padding=padding) for round_ in live(WHOLE, batch.lens, batch.slots, batch.extend)]
+    cases = [case.but(num_padding=padding) for case in live(WHOLE, batch.lens, batch.slots, batch.extend)]
     if batch.lens:
-        together.refresh(rounds, batch.how)
+        together.refresh(cases, batch.how)
         return
     for member in together.members:
         member.arena.poison()
-    together.plan.run(**together.arguments(rounds, batch.how))
+    together.plan.run(**together.arguments(cases, batch.how))
     for member in together.members:
         member.arena.assert_untouched()
 
@@ -221,7 +220,7 @@ def test_input_that_is_an_output(backend: Backend) -> None:
     results = []
     for joined in (True, False):
         planner = planner_of(DRAFT, backend)
-        draft, verify = (Harness(backend, round_, planner=planner) for round_ in (DRAFT, VERIFY))
+        draft, verify = (Harness(backend, case, planner=planner) for case in (DRAFT, VERIFY))
         seq_lens = draft.arena.step(0)["sequence_lengths"][:4]
         seq_lens.copy_(torch.tensor(DRAFT.seq_lens))
         slots = live_inputs(DRAFT, backend.device)["req_pool_indices"]
@@ -240,7 +239,7 @@ def test_input_that_is_an_output(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "given", "error"),
+    ("cases", "given", "error"),
     [
         ((DRAFT, VERIFY), EXTEND, PlanChangedError),
         ((DRAFT, EXTEND), DRAFT, PlanChangedError),
@@ -249,9 +248,9 @@ def test_input_that_is_an_output(backend: Backend) -> None:
     ids=["extend lengths for nobody", "no extend lengths", "only the last bucket is too small"],
 )
 def test_a_refused_call_writes_nothing(
-    backend: Backend, rounds: tuple[Round, ...], given: Round, error: type[Exception]
+    backend: Backend, cases: tuple[Case, ...], given: Case, error: type[Exception]
 ) -> None:
-    together = Together(backend, rounds)
+    together = Together(backend, cases)
     with pytest.raises(error):
         together.plan.run(**live_inputs(given, backend.device))
     for member in together.members:
@@ -278,9 +277,9 @@ def test_what_cannot_be_joined() -> None:
 def _stubbed(*, fails: bool = False) -> tuple[ReplayPlan, list[ReplayPlan], ReplayPlanner]:
     planner = stubbed(DRAFT, fails=fails)
     plans = []
-    for round_ in WHOLE:
-        arena = Arena(round_.steps, round_.rows, 4, round_.page_columns)
-        plans.append(planner.plan(step_buffers(arena, round_.offsets), **mode_arguments(round_)))
+    for case in WHOLE:
+        arena = Arena(case.steps, case.rows, 4, case.page_columns)
+        plans.append(planner.plan(step_buffers(arena, case.offsets), **mode_arguments(case)))
     return planner.join(plans), plans, planner
 
 
@@ -317,8 +316,8 @@ def test_empty_buckets_are_no_launches() -> None:
     """Nothing is started for them, so nothing is counted."""
     planner = stubbed(DRAFT)
     plans = []
-    for round_ in (EXTEND, EXTEND.but(extend_lens=[1, 1, 1, 1])):
-        arena = Arena(1, 0, 4, round_.page_columns)
+    for case in (EXTEND, EXTEND.but(extend_lens=[1, 1, 1, 1])):
+        arena = Arena(1, 0, 4, case.page_columns)
         plans.append(planner.plan(step_buffers(arena, [1]), "draft_extend"))
     for plan in (*plans, planner.join(plans)):
         plan.run(**live_inputs(EXTEND, "cpu"))
@@ -344,7 +343,7 @@ def test_set_hooks_lead_to_tritons_launcher(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(launch.triton.TritonLauncher, "start", start)
     driver = HookedDriver()
     planner = planner_of(DRAFT, Backend("direct", "cpu"), way=launch.DirectBackend(driver))
-    members = [Harness(Backend("direct", "cpu"), round_, planner=planner) for round_ in (DRAFT, VERIFY)]
+    members = [Harness(Backend("direct", "cpu"), case, planner=planner) for case in (DRAFT, VERIFY)]
     joined = planner.join([member.plan for member in members])
     driver.calls.append(print)
     joined.run(**live_inputs(DRAFT, "cpu"))
@@ -376,8 +375,8 @@ def test_what_must_not_be_started_directly_is_triton_s(monkeypatch: pytest.Monke
     load = lambda variant, _device: loads.append(len(variant.groups))  # noqa: E731
     monkeypatch.setattr(launch.direct, "load_by_triton", load)
     planner = planner_of(DRAFT, Backend("direct", "cpu"), way=launch.DirectBackend(RefusingDriver(groups)))
-    rounds = (*WHOLE, DRAFT.but(rows=9))
-    plans = [Harness(Backend("direct", "cpu"), round_, planner=planner).plan for round_ in rounds]
+    cases = (*WHOLE, DRAFT.but(rows=9))
+    plans = [Harness(Backend("direct", "cpu"), case, planner=planner).plan for case in cases]
     assert {plan.backend for plan in plans} == {"direct" if groups == 3 else "triton"}
     loads.clear()
     joined = planner.join(plans)
@@ -391,7 +390,7 @@ def test_moved_memory_is_noticed_before_anything_is_written() -> None:
     together.members[1].arena.memory.share_memory_()
     together.members[0].arena.poison()
     with pytest.raises(PlanChangedError, match=r"in step 2.*share_memory_"):
-        together.plan.run(**together.arguments(together.rounds))
+        together.plan.run(**together.arguments(together.cases))
     together.members[0].arena.assert_untouched()
 
 
@@ -430,5 +429,5 @@ def test_joined_plans_keep_their_plans() -> None:
     for arena in arenas:
         arena.poison()
     joined.run(**live_inputs(DRAFT, "cpu"))
-    for arena, round_ in zip(arenas, (DRAFT, VERIFY), strict=True):
-        Harness.check_arena(arena, round_)
+    for arena, case in zip(arenas, (DRAFT, VERIFY), strict=True):
+        Harness.check_arena(arena, case)

@@ -9,7 +9,7 @@ import torch
 from helpers import oracle
 from helpers.cases import random_table
 from helpers.harness import Backend, Harness, refresh_once
-from helpers.oracle import Round
+from helpers.oracle import Case
 from helpers.strategies import INT32_MAX, Inputs
 
 SOME_PAGES = [255, 256, 257, 1023, 1025, 2100]
@@ -23,8 +23,8 @@ FAR_PAGES = [129, 256, 257, 641, 1281, 2305]
 def test_page_tables_longer_than_one_block(backend: Backend, pages: int) -> None:
     tokens = random_table(np.random.default_rng(1), 4, 2200 * 4, 4)
     lens = [pages * 4 - 3, pages * 4 - 1, 7]
-    refresh_once(backend, Round(tokens, lens, [1, 2, 3], rows=3, page=4, offsets=[1, 2]))
-    refresh_once(backend, Round(tokens, lens, [1, 2, 3], rows=3, page=4, max_pages=pages))
+    refresh_once(backend, Case(tokens, lens, [1, 2, 3], rows=3, page=4, offsets=[1, 2]))
+    refresh_once(backend, Case(tokens, lens, [1, 2, 3], rows=3, page=4, max_pages=pages))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
@@ -34,7 +34,7 @@ def test_page_tables_past_the_first_block_in_a_bucket_of_many_rows(backend: Back
     offsets = list(range(1, steps + 1))
     for pages in FAR_PAGES:
         lens = [pages * 2 - steps, 1, pages * 2 + 1 - steps]
-        refresh_once(backend, Round(tokens, lens, [1, 2, 3], rows=70, ratio=2, page=2, offsets=offsets))
+        refresh_once(backend, Case(tokens, lens, [1, 2, 3], rows=70, ratio=2, page=2, offsets=offsets))
 
 
 @pytest.mark.parametrize("mode", ["target_verify", "draft_extend"])
@@ -42,8 +42,8 @@ def test_far_pages_in_the_other_modes(backend: Backend, mode: str) -> None:
     tokens = random_table(np.random.default_rng(1), 4, 2600 * 2, 2)
     more = {"draft_token_num": 2} if mode == "target_verify" else {"extend_lens": [2, 0, 2]}
     for pages in FAR_PAGES:
-        round_ = Round(tokens, [pages * 2 - 1, 5, pages], [1, 2, 3], rows=70, ratio=2, page=2, mode=mode, **more)
-        refresh_once(backend, round_)
+        case = Case(tokens, [pages * 2 - 1, 5, pages], [1, 2, 3], rows=70, ratio=2, page=2, mode=mode, **more)
+        refresh_once(backend, case)
 
 
 def test_rows_with_few_pages_share_a_program(backend: Backend) -> None:
@@ -53,16 +53,16 @@ def test_rows_with_few_pages_share_a_program(backend: Backend) -> None:
         lens = [q % 12 + 1 for q in range(rows)]
         slots = [q + 1 for q in range(rows)]
         for offsets in ([0], [0, 0], [0, 0, 0, 0]):
-            refresh_once(backend, Round(tokens, lens, slots, rows=rows, page=4, offsets=offsets))
+            refresh_once(backend, Case(tokens, lens, slots, rows=rows, page=4, offsets=offsets))
         refresh_once(
-            backend, Round(tokens, lens[:1], slots[:1], rows=rows, page=4, mode="draft_extend", extend_lens=[1])
+            backend, Case(tokens, lens[:1], slots[:1], rows=rows, page=4, mode="draft_extend", extend_lens=[1])
         )
 
 
 def test_page_table_of_more_than_eight_thousand_entries(backend: Backend) -> None:
     tokens = random_table(np.random.default_rng(1), 3, 9000 * 4, 4)
     for length in (35_999, 4 * 8192, 5):
-        refresh_once(backend, Round(tokens, [length, 9], [2, 1], rows=2, page=4))
+        refresh_once(backend, Case(tokens, [length, 9], [2, 1], rows=2, page=4))
 
 
 @pytest.mark.parametrize("padding", ["count", "slot"])
@@ -75,7 +75,7 @@ def test_more_requests_than_a_block_sums(backend: Backend, padding: str) -> None
     slots = [q % 4 + 1 for q in range(batch)]
     if padding == "slot":
         slots[1023] = 0
-    round_ = Round(
+    case = Case(
         random_table(np.random.default_rng(1), 6, 64, 64),
         [q % 50 + 4 for q in range(batch)],
         slots,
@@ -84,16 +84,16 @@ def test_more_requests_than_a_block_sums(backend: Backend, padding: str) -> None
         extend_lens=extends,
         padding=padding,
     )
-    refresh_once(backend, round_)
-    refresh_once(backend, round_.but(rows=7))
-    refresh_once(backend, round_.but(num_padding=452))
+    refresh_once(backend, case)
+    refresh_once(backend, case.but(rows=7))
+    refresh_once(backend, case.but(num_padding=452))
 
 
 @pytest.mark.parametrize("first", [INT32_MAX, 2**62, 13])
 def test_extend_lengths_that_overflow_any_sum(backend: Backend, first: int) -> None:
     """Sums past 31 and 63 bits: the first request takes what room there is, the others come too late."""
     batch = 1100
-    round_ = Round(
+    case = Case(
         random_table(np.random.default_rng(1), 6, 64, 64),
         [20] * batch,
         [1] * batch,
@@ -102,7 +102,7 @@ def test_extend_lengths_that_overflow_any_sum(backend: Backend, first: int) -> N
         extend_lens=[3, *[first] * (batch - 1)],
     )
     dtype = torch.int64 if first > INT32_MAX else torch.int32
-    refresh_once(backend, round_, Inputs(extend_dtype=dtype))
+    refresh_once(backend, case, Inputs(extend_dtype=dtype))
 
 
 def test_sums_of_extend_lengths_in_a_bucket_of_a_million_rows(backend: Backend) -> None:
@@ -111,7 +111,7 @@ def test_sums_of_extend_lengths_in_a_bucket_of_a_million_rows(backend: Backend) 
         pytest.skip("a million rows take the interpreter an hour")
     rows = 1 << 20
     extends = [5, *[0] * 1023, *[INT32_MAX] * 3072]
-    round_ = Round(
+    case = Case(
         random_table(np.random.default_rng(1), 3, 64, 64),
         [20] * len(extends),
         [1 if q < 1024 else 2 for q in range(len(extends))],
@@ -119,7 +119,7 @@ def test_sums_of_extend_lengths_in_a_bucket_of_a_million_rows(backend: Backend) 
         mode="draft_extend",
         extend_lens=extends,
     )
-    harness = Harness(backend, round_, fields=["sequence_lengths", "row_req_pool_indices", "prefix_lengths"])
+    harness = Harness(backend, case, fields=["sequence_lengths", "row_req_pool_indices", "prefix_lengths"])
     harness.run()
     wanted = harness.arena.fresh()
     rest = torch.arange(1, rows - 4, dtype=torch.int32).clamp(max=20)
@@ -134,7 +134,7 @@ def test_sums_of_extend_lengths_in_a_bucket_of_a_million_rows(backend: Backend) 
 @pytest.mark.parametrize("length", [2**31 + 5, 2**32 + 3, 2**62])
 def test_extend_of_a_length_past_32_bits(backend: Backend, length: int) -> None:
     """Only the difference of a length and its extend has to be small: these rows have lengths 3, 4, 5 and so on."""
-    round_ = Round(
+    case = Case(
         random_table(np.random.default_rng(1), 3, 64, 64),
         [length, 9],
         [1, 2],
@@ -142,14 +142,14 @@ def test_extend_of_a_length_past_32_bits(backend: Backend, length: int) -> None:
         mode="draft_extend",
         extend_lens=[length - 2, 1],
     )
-    refresh_once(backend, round_, Inputs(extend_dtype=torch.int64))
+    refresh_once(backend, case, Inputs(extend_dtype=torch.int64))
 
 
 @pytest.mark.parametrize("steps", [8, 14, 16])
 def test_many_steps_in_one_launch(backend: Backend, steps: int) -> None:
     tokens = random_table(np.random.default_rng(1), 4, 128, 8)
-    round_ = Round(tokens, [1, 60, 126], [1, 2, 3], rows=3, page=8, offsets=list(range(1, steps + 1)))
-    harness = refresh_once(backend, round_)
+    case = Case(tokens, [1, 60, 126], [1, 2, 3], rows=3, page=8, offsets=list(range(1, steps + 1)))
+    harness = refresh_once(backend, case)
     assert harness.plan.groups == (tuple(range(steps)),)
 
 
@@ -158,15 +158,15 @@ def test_odd_ratios_and_pages(backend: Backend, ratio: int, page: int) -> None:
     width = 3 * page + 1
     tokens = random_table(np.random.default_rng(1), 4, width, page)
     lens = [0, ratio - 1, 2 * page - 1, width - 2]
-    refresh_once(backend, Round(tokens, lens, [1, 2, 3, 1], rows=5, ratio=ratio, page=page, offsets=[1, 2]))
-    verify = Round(tokens, lens, [1, 2, 3, 1], rows=16, ratio=ratio, page=page, mode="target_verify", draft_token_num=4)
+    refresh_once(backend, Case(tokens, lens, [1, 2, 3, 1], rows=5, ratio=ratio, page=page, offsets=[1, 2]))
+    verify = Case(tokens, lens, [1, 2, 3, 1], rows=16, ratio=ratio, page=page, mode="target_verify", draft_token_num=4)
     refresh_once(backend, verify)
 
 
 def test_a_bucket_of_a_thousand_rows() -> None:
     rng = np.random.default_rng(1)
     tokens = random_table(rng, 60, 512, 64)
-    round_ = Round(
+    case = Case(
         tokens, rng.integers(0, 500, 1000).tolist(), rng.integers(0, 60, 1000).tolist(), rows=1000, offsets=[1, 2]
     )
-    refresh_once(Backend("host", "cpu"), round_)
+    refresh_once(Backend("host", "cpu"), case)

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from arena import POISON, Arena
 from helpers import oracle
+from helpers.arena import POISON, Arena
 from helpers.cases import random_table, table_of
 from helpers.guard_pages import fenced, sparse_memory
 from helpers.harness import Backend, Harness, live_inputs, planner_of, refresh_once, step_buffers
-from helpers.oracle import Round
+from helpers.oracle import Case
 from helpers.strategies import Inputs
 from qsa_group import StepBuffers
 
@@ -31,19 +31,19 @@ def table(slots: int, width: int, page: int = 64) -> np.ndarray:
 def test_length_past_the_table_in_its_last_slot(backend: Backend, base: int) -> None:
     """sgl-project/sglang issue 29695. Nothing lies behind the last slot; on the host, the first byte there faults."""
     tokens = table(4, 136)
-    round_ = Round(tokens, [base, 7], [3, 1], rows=2, offsets=[1, 2, 3], max_pages=4)
+    case = Case(tokens, [base, 7], [3, 1], rows=2, offsets=[1, 2, 3], max_pages=4)
     memory = torch.from_numpy(tokens)
     for at_end in (True, False):
         placed = fenced(memory, at_end=at_end) if backend.device == "cpu" else memory.to(backend.device)
-        harness = refresh_once(backend, round_, table=placed)
+        harness = refresh_once(backend, case, table=placed)
         assert bool(int(harness.plan.status()) & oracle.LENGTH_EXCEEDS_TABLE) == (base + 3 > 136)
 
 
 @pytest.mark.parametrize("length", [135, 136, 137, 140, 143, 144, 200, 2**31 - 1, 2**62])
 def test_extend_that_reaches_past_the_table(backend: Backend, length: int) -> None:
     """sgl-project/sglang issue 29695, in draft extend: the first rows of a request may still be served."""
-    round_ = Round(table(4, 136), [length, 7], [3, 1], rows=14, mode="draft_extend", extend_lens=[8, 2], max_pages=2)
-    harness = refresh_once(backend, round_, Inputs(lens_dtype=torch.int64))
+    case = Case(table(4, 136), [length, 7], [3, 1], rows=14, mode="draft_extend", extend_lens=[8, 2], max_pages=2)
+    harness = refresh_once(backend, case, Inputs(lens_dtype=torch.int64))
     served = [n for n in range(length - 7, length + 1) if n <= 136]
     assert harness.arena.region("sequence_lengths")[0].tolist() == [*served, *[1] * (8 - len(served)), 6, 7, *[1] * 4]
 
@@ -52,14 +52,14 @@ def test_live_inputs_at_the_edge_of_memory(backend: Backend) -> None:
     """sgl-project/sglang issue 29695, for the live inputs: nothing is read before the first or past the last."""
     if backend.device != "cpu":
         pytest.skip("only host memory can be fenced")
-    round_ = Round(table(5, 128), [60, 61, 62], [1, 2, 3], rows=8, mode="draft_extend", extend_lens=[2, 3, 1])
+    case = Case(table(5, 128), [60, 61, 62], [1, 2, 3], rows=8, mode="draft_extend", extend_lens=[2, 3, 1])
     for at_end in (True, False):
-        harness = Harness(backend, round_)
+        harness = Harness(backend, case)
         for dtype in (torch.int32, torch.int64):
             arguments: dict[str, Any] = {
-                "seq_lens": fenced(torch.tensor(round_.seq_lens, dtype=dtype), at_end=at_end),
-                "req_pool_indices": fenced(torch.tensor(round_.slots, dtype=dtype), at_end=at_end),
-                "extend_lens": fenced(torch.tensor(round_.extend_lens, dtype=dtype), at_end=at_end),
+                "seq_lens": fenced(torch.tensor(case.seq_lens, dtype=dtype), at_end=at_end),
+                "req_pool_indices": fenced(torch.tensor(case.slots, dtype=dtype), at_end=at_end),
+                "extend_lens": fenced(torch.tensor(case.extend_lens, dtype=dtype), at_end=at_end),
             }
             harness.arena.poison()
             harness.plan.run(**arguments)
@@ -76,10 +76,10 @@ def test_the_table_at_the_edge_of_memory(backend: Backend, width: int, at_end: b
     tokens = table(8, width, page=4)
     slots = [7, 8, 9, -1, 7, (1 << 32) + 8, (1 << 32) + 7, 0, 1]
     for lengths in ([516] * 9, [(1 << 31) - 1] * 9, [(1 << 32) + 7] * 9, [width, 1, 9, width, 0, *[width] * 3, 3]):
-        round_ = Round(tokens, lengths, slots, rows=9, page=4, max_pages=200, offsets=[0, 1, 2])
+        case = Case(tokens, lengths, slots, rows=9, page=4, max_pages=200, offsets=[0, 1, 2])
         placed = fenced(torch.from_numpy(tokens), at_end=at_end)
         for padding in ("count", "slot"):
-            refresh_once(backend, round_.but(padding=padding), Inputs(slot_dtype=torch.int64), table=placed)
+            refresh_once(backend, case.but(padding=padding), Inputs(slot_dtype=torch.int64), table=placed)
 
 
 def test_slot_times_stride_past_31_bits(backend: Backend) -> None:
@@ -95,11 +95,11 @@ def test_slot_times_stride_past_31_bits(backend: Backend) -> None:
     small = table_of({1: [5, 6, 7, 8], 599: [9, 4, 3, 2], 600: [1, 10, 11, 12]}, slots, width, 64)
     for slot in (0, 1, 599, 600):
         tokens[slot] = torch.from_numpy(small[slot]).to(backend.device)
-    round_ = Round(small, [255, 130, 63], [600, 1, 599], rows=4)
+    case = Case(small, [255, 130, 63], [600, 1, 599], rows=4)
     for mode in oracle.MODES:
         refresh_once(
             backend,
-            round_.but(
+            case.but(
                 mode=mode,
                 rows=9,
                 draft_token_num=3 if mode == "target_verify" else None,
@@ -141,7 +141,7 @@ def test_strides_of_the_table_are_honoured(
 ) -> None:
     """sgl-project/sglang pull 27498: the table."""
     tokens = table(6, 192)
-    round_ = Round(
+    case = Case(
         tokens,
         [62, 190, 7, 500],
         [5, 2, 3, 1],
@@ -150,14 +150,14 @@ def test_strides_of_the_table_are_honoured(
         draft_token_num=3 if mode == "target_verify" else None,
         extend_lens=[3, 1, 2, 1] if mode == "draft_extend" else None,
     )
-    refresh_once(backend, round_, table=form(torch.from_numpy(tokens).to(backend.device)))
+    refresh_once(backend, case, table=form(torch.from_numpy(tokens).to(backend.device)))
 
 
 @pytest.mark.parametrize("form", ["shifted", "strided"])
 @pytest.mark.parametrize("mode", oracle.MODES)
 def test_strides_of_the_live_inputs_are_honoured(backend: Backend, mode: str, form: str) -> None:
     """sgl-project/sglang pull 27498: the live inputs."""
-    round_ = Round(
+    case = Case(
         table(6, 192),
         [62, 150, 7],
         [5, 2, 3],
@@ -167,13 +167,13 @@ def test_strides_of_the_live_inputs_are_honoured(backend: Backend, mode: str, fo
         extend_lens=[3, 1, 2] if mode == "draft_extend" else None,
     )
     for dtype in (torch.int32, torch.int64):
-        refresh_once(backend, round_, Inputs(dtype, dtype, dtype, form, form, form))
+        refresh_once(backend, case, Inputs(dtype, dtype, dtype, form, form, form))
 
 
 def test_live_input_expanded_from_one_element(backend: Backend) -> None:
     """sgl-project/sglang pull 27498: a stride of 0 is a stride."""
-    round_ = Round(table(6, 192), [62] * 5, [3] * 5, rows=6)
-    harness = Harness(backend, round_)
+    case = Case(table(6, 192), [62] * 5, [3] * 5, rows=6)
+    harness = Harness(backend, case)
     lens = torch.full((1,), 62, dtype=torch.int64, device=backend.device).expand(5)
     slots = torch.full((1,), 3, dtype=torch.int32, device=backend.device).expand(5)
     harness.plan.run(lens, slots)
@@ -187,15 +187,15 @@ def test_output_of_a_step_is_the_input_of_the_call(backend: Backend, field: str)
     The first step writes where the lengths are read: each step sees them as they are at its turn.
     """
     tokens = table(6, 192)
-    round_ = Round(tokens, [62, 150, 7], [5, 2, 3], rows=3, offsets=[1, 2, 3])
-    harness = Harness(backend, round_)
-    lens = harness.arena.region(field)[0].copy_(torch.tensor(round_.seq_lens))
-    slots = torch.tensor(round_.slots, dtype=torch.int32, device=backend.device)
+    case = Case(tokens, [62, 150, 7], [5, 2, 3], rows=3, offsets=[1, 2, 3])
+    harness = Harness(backend, case)
+    lens = harness.arena.region(field)[0].copy_(torch.tensor(case.seq_lens))
+    slots = torch.tensor(case.slots, dtype=torch.int32, device=backend.device)
     harness.plan.run(lens, slots)
     wanted = harness.arena.fresh()
-    now = list(round_.seq_lens)
-    for step, offset in enumerate(round_.offsets):
-        (expected,) = oracle.refresh(round_.but(seq_lens=now, offsets=[offset])).steps
+    now = list(case.seq_lens)
+    for step, offset in enumerate(case.offsets):
+        (expected,) = oracle.refresh(case.but(seq_lens=now, offsets=[offset])).steps
         alone = wanted.fresh()
         alone.write(oracle.Outcome([expected] * (step + 1)))
         for name in wanted.fields:
@@ -216,7 +216,7 @@ def test_input_that_shares_part_of_an_output_off_by_one_row(backend: Backend) ->
     """triton-lang/triton issue 1615, 10743. Writing row i must not change what row i + 1 reads."""
     tokens = table(6, 192)
     lens = [60, 50, 40]
-    harness = Harness(backend, Round(tokens, lens, [5, 2, 3], rows=3))
+    harness = Harness(backend, Case(tokens, lens, [5, 2, 3], rows=3))
     block = harness.arena.blocks["sequence_lengths"][0]
     start = harness.arena.region("sequence_lengths")[0].storage_offset()
     for offset in (-1, 1):
@@ -229,11 +229,11 @@ def test_input_that_shares_part_of_an_output_off_by_one_row(backend: Backend) ->
 
 def test_two_steps_with_one_output_run_in_order(backend: Backend) -> None:
     """triton-lang/triton issue 1615, 10743. Two steps share a buffer: not in one launch, and the later one wins."""
-    round_ = Round(table(6, 192), [62, 150, 7], [5, 2, 3], rows=3, offsets=[1, 2])
-    arena = Arena(2, 3, 4, round_.page_columns, backend.device)
+    case = Case(table(6, 192), [62, 150, 7], [5, 2, 3], rows=3, offsets=[1, 2])
+    arena = Arena(2, 3, 4, case.page_columns, backend.device)
     first, second = arena.step(0), arena.step(1)
     second["sequence_lengths"] = first["sequence_lengths"]
-    planner = planner_of(round_, backend)
+    planner = planner_of(case, backend)
     for order in ([(1, first), (2, second)], [(2, second), (1, first)]):
         plan = planner.plan([StepBuffers(offset, **buffers) for offset, buffers in order])
         assert plan.groups == ((0,), (1,))
@@ -241,10 +241,10 @@ def test_two_steps_with_one_output_run_in_order(backend: Backend) -> None:
         assert (split["step"], split["group_of"], split["field"]) == (1, 0, "overlap")
         assert (split["value"], split["other"]) == ("sequence_lengths of step 1", "sequence_lengths of step 0")
         arena.poison()
-        plan.run(**live_inputs(round_, backend.device))
+        plan.run(**live_inputs(case, backend.device))
         wanted = arena.fresh()
-        wanted.write(oracle.refresh(round_))
-        wanted.region("sequence_lengths")[0] = torch.tensor([n + order[-1][0] for n in round_.seq_lens])
+        wanted.write(oracle.refresh(case))
+        wanted.region("sequence_lengths")[0] = torch.tensor([n + order[-1][0] for n in case.seq_lens])
         wanted.region("sequence_lengths")[1].fill_(POISON)
         difference = arena.difference(wanted)
         assert difference is None, difference
@@ -252,20 +252,20 @@ def test_two_steps_with_one_output_run_in_order(backend: Backend) -> None:
 
 def test_steps_without_a_common_byte_share_a_launch_in_one_allocation(backend: Backend) -> None:
     """triton-lang/triton issue 1615, 10743: the other side: neighbours in memory are no overlap."""
-    round_ = Round(table(6, 192), [62, 150, 7], [5, 2, 3], rows=3, offsets=[1, 2, 3, 4])
-    harness = Harness(backend, round_)
+    case = Case(table(6, 192), [62, 150, 7], [5, 2, 3], rows=3, offsets=[1, 2, 3, 4])
+    harness = Harness(backend, case)
     assert harness.plan.groups == ((0, 1, 2, 3),)
     packed = torch.zeros((4, 3), dtype=torch.int32, device=backend.device)
     plan = harness.planner.plan([StepBuffers(s + 1, sequence_lengths=packed[s]) for s in range(4)])
     assert plan.groups == ((0, 1, 2, 3),)
-    plan.run(**live_inputs(round_, backend.device))
-    assert packed.tolist() == [[n + s + 1 for n in round_.seq_lens] for s in range(4)]
+    plan.run(**live_inputs(case, backend.device))
+    assert packed.tolist() == [[n + s + 1 for n in case.seq_lens] for s in range(4)]
 
 
 def test_other_shape_at_the_address_of_a_former_plan(backend: Backend) -> None:
     """flashinfer-ai/flashinfer pull 4601. A page table was freed, and one of another width lies where it was."""
-    round_ = Round(table(6, 65 * 4, 4), [62, 150, 7, 100], [5, 2, 3, 1], rows=4, page=4)
-    planner = planner_of(round_, backend)
+    case = Case(table(6, 65 * 4, 4), [62, 150, 7, 100], [5, 2, 3, 1], rows=4, page=4)
+    planner = planner_of(case, backend)
     memory = torch.zeros(4 * 65, dtype=torch.int32, device=backend.device)
     wide = planner.plan([StepBuffers(1, page_table=memory.view(4, 65))])
     narrow = planner.plan([StepBuffers(1, page_table=memory[: 4 * 33].view(4, 33))])
@@ -273,8 +273,8 @@ def test_other_shape_at_the_address_of_a_former_plan(backend: Backend) -> None:
     assert (planner.stats()["hits"], planner.stats()["misses"]) == (0, 2)
     for plan, columns in ((wide, 65), (narrow, 33), (wide, 65)):
         memory.fill_(-3)
-        plan.run(**live_inputs(round_, backend.device))
-        (expected,) = oracle.refresh(round_.but(max_pages=columns)).steps
+        plan.run(**live_inputs(case, backend.device))
+        (expected,) = oracle.refresh(case.but(max_pages=columns)).steps
         pages = memory[: 4 * columns].view(4, columns)
         for row, live in enumerate(expected.live):
             assert pages[row, : len(live)].tolist() == live
@@ -284,9 +284,9 @@ def test_other_shape_at_the_address_of_a_former_plan(backend: Backend) -> None:
 def test_every_step_of_a_plan_is_in_its_own_buffers(backend: Backend) -> None:
     """sgl-project/sglang pull 35275. Two runners with three and five steps, in turns."""
     tokens = table(6, 192)
-    planner = planner_of(Round(tokens, [1], [1], rows=1), backend)
-    short = Harness(backend, Round(tokens, [62, 150], [5, 2], rows=2, offsets=[1, 2, 3]), planner=planner)
-    long = Harness(backend, Round(tokens, [10, 60], [1, 3], rows=2, offsets=[1, 2, 3, 4, 5]), planner=planner)
+    planner = planner_of(Case(tokens, [1], [1], rows=1), backend)
+    short = Harness(backend, Case(tokens, [62, 150], [5, 2], rows=2, offsets=[1, 2, 3]), planner=planner)
+    long = Harness(backend, Case(tokens, [10, 60], [1, 3], rows=2, offsets=[1, 2, 3, 4, 5]), planner=planner)
     for turn in range(3):
         for active, resting in ((short, long), (long, short)):
             resting.arena.poison()

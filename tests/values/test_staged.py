@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from arena import Arena
-from helpers.cases import CASES, random_table, round_of
+from helpers.arena import Arena
+from helpers.cases import CASES, case_of, random_table
 from helpers.harness import HOST, Harness, live_inputs, planner_of, step_buffers
-from helpers.oracle import MODES, Round
+from helpers.hostile import hostile_case, status_bits
+from helpers.oracle import MODES, Case
 from helpers.strategies import Inputs
-from hostile import hostile_round, status_bits
 from qsa_group import LaunchError, launch
 from qsa_group.launch import staged
 
-ROUND = Round(random_table(np.random.default_rng(4), 9, 256, 64), [60, 100, 250], [1, 2, 3], rows=4, offsets=[1, 2])
+ROUND = Case(random_table(np.random.default_rng(4), 9, 256, 64), [60, 100, 250], [1, 2, 3], rows=4, offsets=[1, 2])
 
 
 class Staged(launch.HostBackend):
@@ -28,16 +28,16 @@ class Staged(launch.HostBackend):
         return launch.Prepared(staged.staged_launcher(inputs), prepared.grids, self.name, ("staged",))
 
 
-def harness(round_: Round, **form: Any) -> Harness:
+def harness(case: Case, **form: Any) -> Harness:
     """A harness whose plan is staged."""
-    made = Harness(HOST, round_, planner=planner_of(round_, HOST, way=Staged()), **form)
+    made = Harness(HOST, case, planner=planner_of(case, HOST, way=Staged()), **form)
     assert made.plan.explain().data["fallbacks"] == ["staged"]
     return made
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_handed_cases(case: dict[str, Any]) -> None:
-    harness(round_of(case)).refresh()
+@pytest.mark.parametrize("handed", CASES, ids=lambda handed: handed["name"])
+def test_handed_cases(handed: dict[str, Any]) -> None:
+    harness(case_of(handed)).refresh()
 
 
 def test_status_is_of_the_runs_since_the_reset() -> None:
@@ -55,7 +55,7 @@ def test_page_table_tails_are_left_alone() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_hostile_numbers(mode: str) -> None:
-    made = harness(hostile_round(mode, Inputs()))
+    made = harness(hostile_case(mode, Inputs()))
     made.refresh()
     assert int(made.plan.status()) == status_bits(mode)
 

@@ -1,4 +1,4 @@
-"""The demo's results as a table for people."""
+"""The demo's results as a table for people, and the versions that they hold for."""
 
 from __future__ import annotations
 
@@ -10,47 +10,48 @@ from typing import Any
 
 import torch
 
-__all__ = ["format_demo", "format_table", "versions"]
+from qsa_group import __version__
 
-_MODE_WORDS = {"decode": "draft steps", "target_verify": "target verify", "draft_extend": "draft extend"}
+from .runner import RoundRunner
+
+__all__ = ["MODE_WORDS", "device_name", "format_demo", "format_table", "place", "versions"]
+
+MODE_WORDS = {"decode": "draft steps", "target_verify": "target verify", "draft_extend": "draft extend"}
+"""What people call each mode."""
 
 
 def versions() -> dict[str, str]:
     """Versions of everything that decides which code runs."""
-    from . import __version__
-
-    found = {
+    triton = "not installed"
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        triton = metadata.version("triton")
+    return {
         "qsa_group": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "triton": "not installed",
+        "triton": triton,
         "platform": f"{platform.system()} {platform.machine()}",
     }
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        found["triton"] = metadata.version("triton")
-    return found
 
 
 def device_name(device: torch.device) -> str:
     """The device in words."""
-    if device.type != "cuda":
-        return f"{device} ({platform.processor() or platform.machine()})"
-    return f"{device} ({torch.cuda.get_device_name(device)})"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return f"{device} ({name})"
+
+
+def place(runner: RoundRunner) -> str:
+    """Backend, device and versions in one line."""
+    software = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return f"backend {runner.planner.backend}, device {device_name(runner.device)}, {software}"
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table with aligned columns; the first is set left, the others right."""
-    lines = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    text = [
-        "  ".join(
-            cell.ljust(width) if not column else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [header, ["-" * width for width in widths], *rows]
     return "\n".join(
-        [text[0].rstrip(), "  ".join("-" * width for width in widths), *(line.rstrip() for line in text[1:])]
+        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines
     )
 
 
@@ -75,11 +76,8 @@ def _facts(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "layout", _layout(result["settings"])
     yield "rounds", f"{result['rounds']:,}; {result['checked_refreshes']:,} refreshes, each checked in full"
     stats, lookup = result["planner"], result["host_us"]["plan_lookup"]
-    lookups = stats["hits"] + stats["misses"]
-    yield (
-        "plan cache",
-        f"{stats['hits']:,} hits in {lookups:,} look-ups, median {lookup['median']:.1f} us, not in the times below",
-    )
+    lookups = f"{stats['hits']:,} hits in {stats['hits'] + stats['misses']:,} look-ups"
+    yield "plan cache", f"{lookups}, median {lookup['median']:.1f} us, not in the times below"
     if result.get("timeline"):
         yield "one round", _one_round(result["timeline"])
     yield "time", f"{result['wall_seconds']:.1f} s, checks included"
@@ -88,7 +86,7 @@ def _facts(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _refreshes(result: dict[str, Any]) -> list[list[str]]:
     launches, alone, host = result["launches"], result["step_by_step"], result["host_us"]
     rows = []
-    for mode, words in _MODE_WORDS.items():
+    for mode, words in MODE_WORDS.items():
         groups = " ".join("+".join(str(step + 1) for step in group) for group in result["groups"][mode])
         rows.append([words, f"{launches[mode]:,}", f"{alone[mode]:,}", groups, *_times(host[mode])])
     total, total_alone = sum(launches.values()), sum(alone.values())
@@ -108,10 +106,10 @@ def _layout(settings: dict[str, Any]) -> str:
 
 
 def _one_round(timeline: dict[str, Any]) -> str:
-    before, after = timeline["step_by_step"], timeline["grouped"]
+    apart, grouped = timeline["step_by_step"], timeline["grouped"]
     return (
-        f"at batch {timeline['batch']}: {before['launches']} launches in {before['total']:.1f} us step by step, "
-        f"{after['launches']} in {after['total']:.1f} us grouped (host, medians of {timeline['repeats']})"
+        f"at batch {timeline['batch']}: {apart['launches']} launches in {apart['total']:.1f} us step by step, "
+        f"{grouped['launches']} in {grouped['total']:.1f} us grouped (host, medians of {timeline['repeats']})"
     )
 
 
@@ -120,10 +118,11 @@ def _requests(counts: dict[str, Any]) -> str:
         f"{counts['finished']:,} answered with {counts['generated_tokens']:,} tokens "
         f"in {counts['simulated_seconds']:,.0f} simulated s"
     )
-    if counts["clipped"]:
-        text += f", {counts['clipped']} of them cut at the context limit"
-    if counts["refused"]:
-        text += f", {counts['refused']} refused (prompt longer than the context)"
-    if counts["unserved"]:
-        text += f", {counts['unserved']} not answered (round limit)"
+    for name, words in (
+        ("clipped", "of them cut at the context limit"),
+        ("refused", "refused (prompt longer than the context)"),
+        ("unserved", "not answered (round limit)"),
+    ):
+        if counts[name]:
+            text += f", {counts[name]} {words}"
     return text

@@ -8,7 +8,7 @@ import numpy as np
 
 from helpers import oracle
 from helpers.cases import random_table
-from helpers.oracle import Round
+from helpers.oracle import Case
 from helpers.strategies import HOSTILE_EXTENDS, HOSTILE_LENGTHS, HOSTILE_SLOTS, INT32_MAX, Inputs, clip
 
 SLOTS, WIDTH, PAGE, RATIO = 6, 136, 16, 4
@@ -23,7 +23,7 @@ def table() -> np.ndarray:
     return tokens
 
 
-def hostile_round(mode: str, how: Inputs, *, full: bool = True) -> Round:
+def hostile_case(mode: str, how: Inputs, *, full: bool = True) -> Case:
     """Every hostile length with every hostile slot, among good ones; or, not in full, each with a few others."""
     lengths = [*HOSTILE_LENGTHS, WIDTH - 2, WIDTH - 1, WIDTH, WIDTH + 1, WIDTH + 3, 1, 5, 64]
     slots = [*HOSTILE_SLOTS, SLOTS, SLOTS - 1, 0, 2]
@@ -42,7 +42,7 @@ def hostile_round(mode: str, how: Inputs, *, full: bool = True) -> Round:
     rows = {"decode": batch + 3, "target_verify": batch * window + 3}.get(
         mode, sum(max(e, 0) for n, r, e in triples if e < 1000) + 20
     )
-    return Round(
+    return Case(
         table(),
         clip([n for n, _, _ in triples], how.lens_dtype),
         clip([r for _, r, _ in triples], how.slot_dtype),

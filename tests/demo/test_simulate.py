@@ -1,24 +1,19 @@
-"""The serving loop and its allocator, the reference, and the runner that checks every round."""
+"""The serving loop and its allocator, and the runner that checks every round."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from conftest import ON_CPU, ON_GPU
-from helpers import oracle
-from helpers.cases import random_table
 from qsa_group import ReplayPlan
-from qsa_group.check import FIELDS, POISON, Arena, decode_rows, extend_rows, verify_rows, write_expected
-from qsa_group.rounds import Round, RoundSettings, SettingsError
-from qsa_group.runner import RoundRunner
-from qsa_group.simulate import PageAllocator, Server, ServerOptions
-from qsa_group.trace import Request, generate
+from qsa_group.demo.rounds import Round, RoundSettings
+from qsa_group.demo.runner import RoundRunner
+from qsa_group.demo.simulate import PageAllocator, Server
+from qsa_group.demo.timeline import measure
+from qsa_group.demo.trace import Request, generate
 
 SMALL = RoundSettings(max_batch=6, context=2048, slots=8)
 
@@ -46,19 +41,8 @@ class TestAllocator:
         with pytest.raises(ValueError, match="was promised 2"):
             allocator.grow(second or 0, 129)
         allocator.release(first)
-        assert (allocator.pages_in_use, allocator.free_pages) == (0, 6)
+        assert allocator.free_pages == 6
         assert allocator.admit(256) == first
-
-    def test_a_pool_smaller_than_a_context_is_refused(self) -> None:
-        with pytest.raises(SettingsError, match="--pages has value 32, must be from 33 to 33554432; "):
-            PageAllocator(SMALL, 32, random.Random(0))
-
-    @pytest.mark.parametrize(("page", "most"), [(64, 1 << 25), (128, 1 << 24), (4, 1 << 25), (1 << 20, 2048)])
-    def test_more_pages_than_can_be_told_apart_are_refused(self, page: int, most: int) -> None:
-        settings = RoundSettings(max_batch=6, page_size=page, context=2048, slots=8)
-        assert settings.most_pages == most
-        with pytest.raises(SettingsError, match=rf"--pages has value {most + 1}, must be from \d+ to {most}; "):
-            PageAllocator(settings, most + 1, random.Random(0))
 
     def test_pages_by_default_can_be_told_apart(self) -> None:
         settings = RoundSettings(max_batch=128, page_size=1 << 20, context=2048, slots=130)
@@ -70,7 +54,7 @@ class TestAllocator:
     def test_entries_are_counted_as_they_are_allocated(self, sharing: bool) -> None:
         settings = RoundSettings(3, 5, 3, 12, 600, 7, index_sharing=sharing)
         runner = RoundRunner(settings, backend="host")
-        buffers = [step for one in runner._passes for step in one.arena.steps]
+        buffers = [pass_.arena.step(step) for pass_ in runner._passes for step in range(pass_.arena.steps)]
         names = ("page_table", "ring_group_locs")
         assert settings.buffer_entries == sum(step[name].numel() for step in buffers for name in names if name in step)
 
@@ -79,7 +63,7 @@ class TestServer:
     def test_rounds_are_what_a_paged_engine_would_run(self) -> None:
         """Follows every table entry and every length, from the rounds alone."""
         requests = some_requests()
-        server = Server(SMALL, ServerOptions(pages=100, seed=5))
+        server = Server(SMALL, pages=100, seed=5)
         owner: dict[int, int] = {}
         table: dict[int, dict[int, int]] = {}
         lengths: dict[int, int] = {}
@@ -120,7 +104,7 @@ class TestServer:
 
     def test_a_seed_gives_the_same_rounds(self) -> None:
         def rounds(seed: int) -> list[Round]:
-            return list(Server(SMALL, ServerOptions(seed=seed)).serve(some_requests()))
+            return list(Server(SMALL, seed=seed).serve(some_requests()))
 
         assert rounds(1) == rounds(1) != rounds(2)
 
@@ -137,88 +121,14 @@ class TestServer:
 
     @pytest.mark.parametrize(("acceptance", "tokens"), [(0.0, 1), (1.0, 4)])
     def test_acceptance(self, acceptance: float, tokens: int) -> None:
-        rounds = list(Server(SMALL, ServerOptions(acceptance=acceptance)).serve([Request(0, 100, 41)]))
+        rounds = list(Server(SMALL, acceptance=acceptance).serve([Request(0, 100, 41)]))
         assert [item.extend_lens for item in rounds] == [[tokens]] * (40 // tokens - 1) + [[0]]
 
     def test_a_gap_between_arrivals_is_skipped(self) -> None:
-        server = Server(SMALL, ServerOptions(speed=2.0))
+        server = Server(SMALL, speed=2.0)
         rounds = list(server.serve([Request(0.0, 10, 2), Request(1e6, 10, 2)]))
         assert len(rounds) == 2
         assert rounds[1].time == pytest.approx(5e5, abs=1)
-
-
-class TestReference:
-    """The demo's reference against the oracle of this suite."""
-
-    @pytest.mark.parametrize("ratio", [1, 3, 4])
-    @pytest.mark.parametrize("mode", oracle.MODES)
-    def test_it_agrees_with_the_oracle(self, mode: str, ratio: int) -> None:
-        rng = np.random.default_rng(ratio)
-        page, width, slots, batch, bucket, window = 12, 120, 9, 5, 8, 4
-        table = random_table(rng, slots, width, page)
-        lengths = rng.integers(1, width - window, batch).tolist()
-        pool = (rng.permutation(slots - 1)[:batch] + 1).tolist()
-        extend = [min(int(e), n) for e, n in zip(rng.integers(0, window + 1, batch), lengths, strict=True)]
-        rows = bucket if mode == "decode" else bucket * window
-        seq_lens, slot_ids = torch.tensor(lengths), torch.tensor(pool)
-        found = {
-            "decode": lambda: decode_rows(rows, seq_lens, slot_ids, 2),
-            "target_verify": lambda: verify_rows(rows, seq_lens, slot_ids, window),
-            "draft_extend": lambda: extend_rows(rows, seq_lens, slot_ids, torch.tensor(extend)),
-        }[mode]()
-        arena = arena_of(rows, ratio, width // page)
-        arena.poison()
-        write_expected(arena.expected[0], found, torch.from_numpy(table), ratio, page)
-        outcome = oracle.refresh(
-            oracle.Round(
-                table=table,
-                seq_lens=lengths,
-                slots=pool,
-                rows=rows,
-                ratio=ratio,
-                page=page,
-                mode=mode,
-                offsets=[2],
-                draft_token_num=window if mode == "target_verify" else None,
-                extend_lens=extend if mode == "draft_extend" else None,
-            )
-        )
-        (step,) = outcome.steps
-        for name, values in step.values.items():
-            assert arena.expected[0][name].tolist() == values, name
-        for row, live in zip(arena.expected[0]["page_table"].tolist(), step.live, strict=True):
-            assert row == live + [POISON] * (len(row) - len(live))
-
-
-def arena_of(rows: int, ratio: int = 4, max_pages: int = 8, steps: int = 1, fields: Iterable[str] = FIELDS) -> Arena:
-    return Arena(fields, steps=steps, rows=rows, compress_ratio=ratio, max_pages=max_pages, device=torch.device("cpu"))
-
-
-class TestArena:
-    @pytest.mark.parametrize("name", FIELDS)
-    @pytest.mark.parametrize("step", [0, 1])
-    def test_one_wrong_entry_is_found(self, name: str, step: int) -> None:
-        arena = arena_of(5, steps=2)
-        arena.poison()
-        assert arena.differences() == []
-        at = (3,) + (1,) * (arena.steps[step][name].ndim - 1)
-        arena.steps[step][name][at] = 17
-        (difference,) = arena.differences()
-        assert (difference.buffer, difference.index, difference.found) == (f"step {step} {name}", at, 17)
-        assert difference.count == 1
-        assert "is 17, expected" in str(difference)
-
-    def test_a_write_between_buffers_is_found(self) -> None:
-        arena = arena_of(5)
-        arena.poison()
-        last = arena.steps[0]["write_locs"]
-        torch.as_strided(last, (6,), (1,))[5] = 17
-        (difference,) = arena.differences()
-        assert difference.buffer == "outside the buffers"
-
-    def test_absent_buffers(self) -> None:
-        arena = arena_of(5, fields=["sequence_lengths", "logical_positions"])
-        assert [sorted(step) for step in arena.steps] == [["logical_positions", "sequence_lengths"]]
 
 
 @pytest.fixture(params=[*ON_CPU, *ON_GPU])
@@ -285,12 +195,12 @@ class TestRunner:
 
     def test_a_timeline_measures_both_ways(self) -> None:
         runner = RoundRunner(SMALL, backend="host")
-        line = runner.timeline(Round(0.0, [100] * 5, [1, 2, 3, 4, 5], [1] * 5, []), repeats=11)
+        line = measure(runner, Round(0.0, [100] * 5, [1, 2, 3, 4, 5], [1] * 5, []), repeats=11)
         assert (line.batch, line.bucket) == (5, 6)
         assert [segment.label for segment in line.step_by_step.segments] == ["draft 1", "draft 2", "verify", "extend"]
         assert [segment.label for segment in line.grouped.segments] == ["draft 1-2", "verify", "extend"]
         assert (line.step_by_step.launches, line.grouped.launches) == (4, 3)
         assert line.repeats == 11
-        assert runner.timeline(Round(0.0, [100], [1], [1], []), seconds=0.0).repeats == 1
+        assert measure(runner, Round(0.0, [100], [1], [1], []), seconds=0.0).repeats == 1
         for lane in (line.step_by_step, line.grouped):
             assert 0 < lane.p10 <= lane.total <= lane.p90

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-import vector_oracle
-from arena import POISON, Arena
+from helpers.arena import POISON, Arena
 from helpers.cases import random_table
 from helpers.harness import Backend, step_buffers
 from helpers.sglang_kernels import Metadata
 from qsa_group import ReplayPlan, ReplayPlanner, RequestTable
+from qsa_group.demo import reference
 
 ROUNDS_BETWEEN_LOOKS = 64
 
@@ -124,24 +124,17 @@ class Rounds:
         given["num_padding"] = self.num_padding[number]
         return given
 
-    def shape(self) -> vector_oracle.Shape:
-        """The combo as the operator oracle takes it."""
+    def layout(self) -> reference.Layout:
+        """The combo as the reference takes it."""
         combo = self.combo
-        return vector_oracle.Shape(
-            self.table,
-            combo.ratio,
-            combo.page,
-            combo.rows,
-            combo.page_columns,
-            combo.mode,
-            combo.offsets,
-            combo.window,
-            self.padding,
+        return reference.Layout(
+            self.table, combo.ratio, combo.page, combo.rows, combo.mode, combo.offsets, combo.window, self.padding
         )
 
-    def live(self, number: int) -> vector_oracle.Live:
-        """A round as the operator oracle takes it."""
-        return vector_oracle.Live(self.lens[number], self.slots[number], self.num_padding[number], self.extend[number])
+    def live(self, number: int) -> reference.LiveInputs:
+        """A round as the reference takes it."""
+        padding = self.num_padding[number]
+        return reference.LiveInputs(self.lens[number], self.slots[number], padding, self.extend[number])
 
     def arena(self, **form: Any) -> Arena:
         """Buffers of this combo."""
@@ -169,20 +162,17 @@ def compare_all(rounds: Rounds, one: Callable[[int], tuple[Arena, Arena]], plan:
     assert int(plan.status()) == 0
 
 
-def against_oracle(backend: Backend, combo: Combo, count: int, seed: int, padding: str = "count") -> None:
-    """Every byte of every arena against the operator oracle."""
+def against_reference(backend: Backend, combo: Combo, count: int, seed: int, padding: str = "count") -> None:
+    """Every byte of every arena against the reference."""
     rounds = Rounds(combo, count, backend.device, seed, padding)
     arena = rounds.arena(page_gap=combo.page_gap, shift=combo.shift)
-    plan, wanted, shape = rounds.plan(backend, arena), arena.fresh(), rounds.shape()
+    plan, wanted, layout = rounds.plan(backend, arena), arena.fresh(), rounds.layout()
 
     def one(number: int) -> tuple[Arena, Arena]:
         arena.poison()
         plan.run(**rounds.arguments(number))
-        expected = vector_oracle.refresh(shape, rounds.live(number))
         wanted.poison()
-        for name, values in expected.values.items():
-            region = wanted.region(name)
-            region.copy_(torch.where(expected.live, values, POISON) if name == "page_table" else values)
+        reference.refresh(layout, rounds.live(number), wanted)
         return arena, wanted
 
     compare_all(rounds, one, plan)

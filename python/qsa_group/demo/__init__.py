@@ -1,0 +1,1 @@
+"""A serving loop that refreshes every round through plans, and checks every value."""
