@@ -16,7 +16,7 @@ from helpers.arena import GUARD, Arena
 from helpers.cases import CASES, case_of
 from helpers.hostile import hostile_case, status_bits
 from helpers.oracle import FIELDS, MODES, Case
-from helpers.strategies import Inputs
+from helpers.strategies import Inputs, cases
 from qsa_group import FIELDS as PRODUCT_FIELDS
 from qsa_group.demo import reference
 from qsa_group.demo.arena import POISON

@@ -290,7 +290,7 @@ def test_every_step_of_a_plan_is_in_its_own_buffers(backend: Backend) -> None:
     for turn in range(3):
         for active, resting in ((short, long), (long, short)):
             resting.arena.poison()
-            active.refresh(active.round.but(seq_lens=[n + turn for n in active.round.seq_lens]))
+            active.refresh(active.case.but(seq_lens=[n + turn for n in active.case.seq_lens]))
             resting.arena.assert_untouched()
 
 
