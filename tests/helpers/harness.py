@@ -60,7 +60,7 @@ def planner_of(
     """A planner over the round's table, or over a tensor that holds the same; `way` is used as it is."""
     if table is None:
         table = torch.from_numpy(round_.table).to(backend.device)
-    request_table = RequestTable(table, compress_ratio=round_.ratio, page_size=round_.page)
+    request_table = RequestTable(table, compress_ratio=round_.ratio, page_size=round_.page, ring_size=round_.ring)
     return ReplayPlanner(request_table, backend=way or backend.name, cache_capacity=cache_capacity)
 
 
