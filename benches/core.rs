@@ -27,6 +27,7 @@ fn table() -> TableLayout {
         col_stride: 1,
         compress_ratio: 4,
         page_size: 64,
+        ring_size: 4,
     }
 }
 

@@ -72,7 +72,7 @@ impl Round {
             spec
         };
         let table = keep(request_table(batch + 1));
-        let table = TableLayout::new(&table, RATIO as i64, PAGE_SIZE as i64).expect("valid table");
+        let table = TableLayout::new(&table, RATIO as i64, PAGE_SIZE as i64, None).expect("valid table");
         let steps = (0..num_steps)
             .map(|step| {
                 let buffer = |field: Field| Some(keep(tensor(field.dtype(), &[&[batch], columns(field)].concat())));

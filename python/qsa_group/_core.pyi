@@ -39,7 +39,9 @@ class _TritonLauncher(Protocol):
 class Table:
     """The validated request table."""
 
-    def __new__(cls, req_to_token: torch.Tensor, compress_ratio: int, page_size: int) -> Self: ...
+    def __new__(
+        cls, req_to_token: torch.Tensor, compress_ratio: int, page_size: int, ring_size: int | None = None
+    ) -> Self: ...
     @property
     def slots(self) -> int:
         """Request slots."""
@@ -55,6 +57,10 @@ class Table:
     @property
     def page_size(self) -> int:
         """Full-KV tokens of a page."""
+
+    @property
+    def ring_size(self) -> int:
+        """Entries of a request's pending ring."""
 
 @final
 class Group:
@@ -142,9 +148,7 @@ class Driver:
     def stub(*, fails: bool = False) -> Driver:
         """A driver that does nothing. Its launches succeed, or fail."""
 
-    def load(
-        self, binary: bytes, name: str, num_warps: int, shared: int, groups: Sequence[_GroupSize]
-    ) -> Kernel:
+    def load(self, binary: bytes, name: str, num_warps: int, shared: int, groups: Sequence[_GroupSize]) -> Kernel:
         """Loads a kernel over groups into the calling thread's current context. A stub needs no binary.
 
         Raises:

@@ -28,17 +28,22 @@ class RequestTable(_core.Table):
             Any strides below 4 GiB that keep the entries apart. Slot 0 is never allocated; padding rows read slot 0.
         compress_ratio: tokens of a compressed group, at least 1.
         page_size: full-KV tokens of a page, a multiple of `compress_ratio`.
+        ring_size: entries of a request's pending ring, a multiple of `compress_ratio`; None for `compress_ratio`.
 
     Raises:
-        LayoutError: naming `req_to_token`, `compress_ratio` or `page_size`.
+        LayoutError: naming `req_to_token`, `compress_ratio`, `page_size` or `ring_size`.
     """
 
-    def __new__(cls, req_to_token: torch.Tensor, *, compress_ratio: int, page_size: int) -> Self:
+    def __new__(
+        cls, req_to_token: torch.Tensor, *, compress_ratio: int, page_size: int, ring_size: int | None = None
+    ) -> Self:
         """Validates the table."""
-        return super().__new__(cls, req_to_token, compress_ratio, page_size)
+        return super().__new__(cls, req_to_token, compress_ratio, page_size, ring_size)
 
-    def __init__(self, req_to_token: torch.Tensor, *, compress_ratio: int, page_size: int) -> None:
-        del compress_ratio, page_size  # The core has them.
+    def __init__(
+        self, req_to_token: torch.Tensor, *, compress_ratio: int, page_size: int, ring_size: int | None = None
+    ) -> None:
+        del compress_ratio, page_size, ring_size  # The core has them.
         self._req_to_token = req_to_token
 
     @property
@@ -54,7 +59,7 @@ class RequestTable(_core.Table):
     def __repr__(self) -> str:
         return (
             f"RequestTable([{self.slots}, {self.width}] on {self.device}, compress_ratio={self.compress_ratio}, "
-            f"page_size={self.page_size})"
+            f"page_size={self.page_size}, ring_size={self.ring_size})"
         )
 
 
@@ -72,7 +77,7 @@ class StepBuffers:
         compressed_lengths: [rows] int32, n // ratio.
         write_locs: [rows] int32, the compressed slot that the row completes a group in, or 0.
         logical_positions: [rows] int32, n - 1.
-        pending_ring_slots: [rows] int64, r * ratio + (n - 1) % ratio.
+        pending_ring_slots: [rows] int64, r * ring_size + (n - 1) % ring_size.
         ring_group_locs: [rows, ratio] int32, ring slots of the members of the row's group.
         page_table: [rows, max_pages] int32, full-KV page ids. Entries past ceil(n / page_size) keep what they hold.
     """

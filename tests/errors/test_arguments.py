@@ -156,7 +156,9 @@ def test_compress_ratio_below_one(ratio: Any) -> None:
     refuse_table(torch.zeros((4, 32), dtype=torch.int32), "compress_ratio", ratio, ratio=ratio)
 
 
-@pytest.mark.parametrize(("name", "value"), [("compress_ratio", "4"), ("compress_ratio", None), ("page_size", 8.5)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("compress_ratio", "4"), ("compress_ratio", None), ("page_size", 8.5), ("ring_size", "8")]
+)
 def test_table_argument_of_a_wrong_type(name: str, value: Any) -> None:
     arguments = {"compress_ratio": RATIO, "page_size": PAGE, name: value}
     with pytest.raises((LayoutError, TypeError)) as caught:
@@ -167,6 +169,26 @@ def test_table_argument_of_a_wrong_type(name: str, value: Any) -> None:
 @pytest.mark.parametrize("page", [0, -8, 6, 2])
 def test_page_size_that_is_no_multiple_of_the_ratio(page: Any) -> None:
     refuse_table(torch.zeros((4, 32), dtype=torch.int32), "page_size", page, page=page)
+
+
+@pytest.mark.parametrize("ring_size", [0, -4, 3, 2, 6, 1 << 31, 1 << 70, True, 4.0])
+def test_ring_size_that_is_no_multiple_of_the_ratio(ring_size: Any) -> None:
+    with pytest.raises(LayoutError) as caught:
+        RequestTable(torch.zeros((4, 32), dtype=torch.int32), compress_ratio=RATIO, page_size=PAGE, ring_size=ring_size)
+    assert caught.value.field == "ring_size"
+
+
+def test_ring_slots_past_int32() -> None:
+    """Slots times ring size, not slots times ratio, must fit the entries of ring group locations."""
+    ring_size = ((1 << 31) // 4 // RATIO) * RATIO
+    table = RequestTable(
+        torch.zeros((4, 32), dtype=torch.int32), compress_ratio=RATIO, page_size=PAGE, ring_size=ring_size
+    )
+    planner = ReplayPlanner(table)
+    locations = torch.zeros((2, RATIO), dtype=torch.int32)
+    with pytest.raises(LayoutError, match="ring slots 2147483648, must be at most 2147483647"):
+        planner.plan([StepBuffers(ring_group_locs=locations)])
+    planner.plan([StepBuffers(pending_ring_slots=torch.zeros(2, dtype=torch.int64))])
 
 
 def test_table_on_a_device_that_cannot_be_read() -> None:

@@ -12,7 +12,11 @@ import numpy.typing as npt
 
 from helpers.oracle import Case
 
-CASES: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "data" / "replay_cases.json").read_text())
+CASES: list[dict[str, Any]] = [
+    case
+    for name in ("replay_cases.json", "ring_cases.json")
+    for case in json.loads((Path(__file__).parents[1] / "data" / name).read_text())
+]
 
 
 def table_of(pages: Mapping[int, Sequence[int]], slots: int, width: int, page_size: int) -> npt.NDArray[np.int32]:
@@ -49,4 +53,5 @@ def case_of(handed: Mapping[str, Any]) -> Case:
         extend_lens=handed.get("extend_lens"),
         num_padding=handed["num_padding"],
         max_pages=handed["max_pages"],
+        ring=handed.get("ring_size"),
     )

@@ -60,7 +60,7 @@ def planner_of(
     """A planner over the round's table, or over a tensor that holds the same; `way` is used as it is."""
     if table is None:
         table = torch.from_numpy(case.table).to(backend.device)
-    request_table = RequestTable(table, compress_ratio=case.ratio, page_size=case.page)
+    request_table = RequestTable(table, compress_ratio=case.ratio, page_size=case.page, ring_size=case.ring)
     return ReplayPlanner(request_table, backend=way or backend.name, cache_capacity=cache_capacity)
 
 

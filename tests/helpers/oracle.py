@@ -49,6 +49,12 @@ class Case:
     num_padding: int = 0
     padding: str = "count"
     max_pages: int | None = None
+    ring: int | None = None
+
+    @property
+    def ring_size(self) -> int:
+        """Entries of a request's pending ring."""
+        return self.ratio if self.ring is None else self.ring
 
     @property
     def steps(self) -> int:
@@ -186,7 +192,7 @@ def _fault(case: Case, row: Row) -> int:
 
 def outputs(case: Case, rows: Sequence[Row]) -> Expected:
     """The nine outputs of rows that can be served."""
-    ratio, page = case.ratio, case.page
+    ratio, page, ring = case.ratio, case.page, case.ring_size
     values: dict[str, list[Any]] = {name: [] for name in FIELDS if name != "page_table"}
     live: list[list[int]] = []
     for row in rows:
@@ -198,8 +204,8 @@ def outputs(case: Case, rows: Sequence[Row]) -> Expected:
         values["compressed_lengths"].append(n // ratio)
         values["write_locs"].append(entry // ratio if n % ratio == 0 else 0)
         values["logical_positions"].append(pos)
-        values["pending_ring_slots"].append(r * ratio + pos % ratio)
-        values["ring_group_locs"].append([r * ratio + max(pos - (ratio - 1 - k), 0) % ratio for k in range(ratio)])
+        values["pending_ring_slots"].append(r * ring + pos % ring)
+        values["ring_group_locs"].append([r * ring + max(pos - (ratio - 1 - k), 0) % ring for k in range(ratio)])
         pages = min(-(-n // page), case.page_columns, case.width // page)
         live.append([max(int(case.table[r, p * page]) // page, 0) for p in range(pages)])
     return Expected(values, live)

@@ -71,6 +71,7 @@ def cases(draw: st.DrawFn, *, hostile: bool = False, mode: str | None = None, ho
         num_padding=draw(st.integers(-1, batch + 1)),
         padding=draw(st.sampled_from(("count", "slot"))),
         max_pages=draw(st.one_of(st.none(), st.integers(0, width // page + 2))),
+        ring=draw(st.sampled_from((None, ratio, 2 * ratio, 3 * ratio))),
     )
     return _spoilt(case, rng, how or Inputs()) if hostile else case
 

@@ -22,7 +22,7 @@ SIZES = (1, 2, 3, 4, 7, 16)
 
 
 def group_variant(mode: str = "decode", num_steps: int = 1, buffers: tuple[str, ...] = BUFFER_NAMES) -> GroupVariant:
-    return GroupVariant(mode, num_steps, buffers, 4, 64, Tiling(lanes=128, block=64, wide=256, num_warps=2))
+    return GroupVariant(mode, num_steps, buffers, 4, 64, 4, Tiling(lanes=128, block=64, wide=256, num_warps=2))
 
 
 def flattened(values: Any) -> Iterator[Any]:
@@ -112,7 +112,7 @@ def test_the_signature_follows_the_arguments(num_groups: int, buffers: tuple[str
 def test_lanes_make_no_other_variant() -> None:
     """Lanes are an argument of a launch: two launches that differ in lanes alone share their compiled kernel."""
     few, many = (
-        GroupVariant("decode", 2, BUFFER_NAMES, 4, 64, Tiling(lanes, block=64, wide=256, num_warps=2))
+        GroupVariant("decode", 2, BUFFER_NAMES, 4, 64, 4, Tiling(lanes, block=64, wide=256, num_warps=2))
         for lanes in (64, 1024)
     )
     assert few == many

@@ -49,7 +49,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Compiled:
 def variant(request: pytest.FixtureRequest) -> KernelVariant:
     """A variant that no other test loads: loaded kernels stay as long as the process."""
     number = 1000 + abs(hash(request.node.nodeid)) % 1_000_000
-    return KernelVariant((GroupVariant("decode", 2, FIELDS, number, number * 8, Tiling(128, 128, 1024, 4)),))
+    return KernelVariant((GroupVariant("decode", 2, FIELDS, number, number * 8, number, Tiling(128, 128, 1024, 4)),))
 
 
 def test_triton_is_loaded_even_after_a_direct_plan(compiled: Compiled, variant: KernelVariant) -> None:

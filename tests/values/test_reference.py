@@ -36,6 +36,7 @@ def layout_of(case: Case, device: str = "cpu") -> reference.Layout:
         case.offsets,
         case.draft_token_num or 1,
         case.padding,
+        case.ring,
     )
 
 

@@ -36,6 +36,7 @@ class Layout:
         offsets: what each step adds to a request's length; decode only, one step otherwise.
         draft_token_num: rows of a request; target verify only.
         padding: "count" or "slot".
+        ring_size: entries of a request's pending ring; None for `compress_ratio`.
     """
 
     table: torch.Tensor
@@ -46,6 +47,7 @@ class Layout:
     offsets: Sequence[int] = (1,)
     draft_token_num: int = 1
     padding: str = "count"
+    ring_size: int | None = None
 
     @cached_property
     def row(self) -> torch.Tensor:
@@ -189,7 +191,7 @@ def _write_vectors(
     layout: Layout, arena: Arena, length: torch.Tensor, slot: torch.Tensor, prefix: torch.Tensor
 ) -> None:
     """All buffers but the page table."""
-    ratio = layout.compress_ratio
+    ratio, ring = layout.compress_ratio, layout.ring_size or layout.compress_ratio
     position = length - 1
 
     def write_locs() -> torch.Tensor:
@@ -197,7 +199,7 @@ def _write_vectors(
         return group.masked_fill(length % ratio != 0, 0)
 
     def ring_group_locs() -> torch.Tensor:
-        return slot[..., None] * ratio + (position[..., None] + layout.back).clamp(min=0) % ratio
+        return slot[..., None] * ring + (position[..., None] + layout.back).clamp(min=0) % ring
 
     values: dict[str, Callable[[], torch.Tensor]] = {
         "sequence_lengths": lambda: length,
@@ -206,7 +208,7 @@ def _write_vectors(
         "compressed_lengths": lambda: length // ratio,
         "write_locs": write_locs,
         "logical_positions": lambda: position,
-        "pending_ring_slots": lambda: slot * ratio + position % ratio,
+        "pending_ring_slots": lambda: slot * ring + position % ring,
         "ring_group_locs": ring_group_locs,
     }
     for name, value in values.items():

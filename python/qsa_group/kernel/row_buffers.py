@@ -23,6 +23,7 @@ def write_row_buffers(step: tl.constexpr, row, member, resolved, group, argument
     entry has two writers.
     """
     RATIO: tl.constexpr = CONSTANTS.compress_ratio
+    RING_SIZE: tl.constexpr = CONSTANTS.ring_size
     PLACES: tl.constexpr = CONSTANTS.places
     # Place of the step's first buffer in `fields`.
     STEP: tl.constexpr = step * CONSTANTS.num_fields
@@ -57,13 +58,13 @@ def write_row_buffers(step: tl.constexpr, row, member, resolved, group, argument
     if PLACES.logical_positions >= 0:
         tl.store(int32_pointer(fields[STEP + PLACES.logical_positions]) + row, position, single)
     if PLACES.pending_ring_slots >= 0:
-        pending = slot.to(tl.int64) * RATIO + remainder(position, RATIO)
+        pending = slot.to(tl.int64) * RING_SIZE + remainder(position, RING_SIZE)
         tl.store(fields[STEP + PLACES.pending_ring_slots].to(tl.pointer_type(tl.int64)) + row, pending, single)
     if PLACES.ring_group_locs >= 0:
         group_position = tl.maximum(position - (RATIO - 1 - member), 0)
         ring = int32_pointer_at(fields[STEP + PLACES.ring_group_locs], scale(row, group.ring_stride)) + member
         is_member = tl.where(member < RATIO, row, group.num_rows) < group.num_rows
-        tl.store(ring, slot * RATIO + remainder(group_position, RATIO), is_member)
+        tl.store(ring, slot * RING_SIZE + remainder(group_position, RING_SIZE), is_member)
     if PLACES.write_locs >= 0:
         compressed = divide(tl.maximum(last_slot, 0), RATIO)
         tl.store(int32_pointer(fields[STEP + PLACES.write_locs]) + row, compressed, single)

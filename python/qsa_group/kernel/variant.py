@@ -39,6 +39,7 @@ class Constants:
         num_steps: steps of the group.
         compress_ratio: tokens of a compressed group.
         page_size: tokens of a page.
+        ring_size: entries of a request's pending ring.
         num_fields: buffers of a step in the argument `fields`.
         places: the `Places` of these buffers.
         head_rows: rows of a head, a power of two.
@@ -53,6 +54,7 @@ class Constants:
     num_steps: int
     compress_ratio: int
     page_size: int
+    ring_size: int
     num_fields: int
     places: Any
     head_rows: int
@@ -84,6 +86,7 @@ class GroupVariant:
         buffers: names of the buffers that each step has.
         compress_ratio: tokens of a compressed group.
         page_size: tokens of a page.
+        ring_size: entries of a request's pending ring.
         tiling: block sizes and warps. The tiling's lanes do not count: variants that differ in lanes alone are equal.
     """
 
@@ -92,6 +95,7 @@ class GroupVariant:
     buffers: tuple[str, ...]
     compress_ratio: int
     page_size: int
+    ring_size: int
     tiling: Tiling
 
     @property
@@ -112,6 +116,7 @@ class GroupVariant:
             num_steps=self.num_steps,
             compress_ratio=self.compress_ratio,
             page_size=self.page_size,
+            ring_size=self.ring_size,
             num_fields=len(present),
             places=Places(*(present.index(name) if name in present else -1 for name in _FIELD_NAMES)),
             head_rows=self.head_rows,

@@ -62,7 +62,9 @@ class KernelBackend(Backend):
         else:
             tilings = {self._tiling(mode, num_steps, 1, 1)}
         for tiling in tilings:
-            group = GroupVariant(mode, num_steps, buffers, table.compress_ratio, table.page_size, tiling)
+            group = GroupVariant(
+                mode, num_steps, buffers, table.compress_ratio, table.page_size, table.ring_size, tiling
+            )
             self.load(KernelVariant((group,)), table)
 
     @abstractmethod
@@ -95,7 +97,9 @@ def _tiling(rule: TilingRule, group: _core.Group) -> Tiling:
 
 
 def _group_variant(table: RequestTable, group: _core.Group, tiling: Tiling) -> GroupVariant:
-    variant = GroupVariant(group.mode, len(group.steps), group.buffers, table.compress_ratio, table.page_size, tiling)
+    variant = GroupVariant(
+        group.mode, len(group.steps), group.buffers, table.compress_ratio, table.page_size, table.ring_size, tiling
+    )
     if variant.ring_lanes > _MOST_LANES:
         raise LayoutError(
             f"compress_ratio has value {table.compress_ratio}, must be at most {_MOST_LANES} where the kernel "

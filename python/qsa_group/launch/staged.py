@@ -19,7 +19,10 @@ def staged_launcher(inputs: PlanInputs) -> _core.StagedLauncher:
     """A launcher with a mirror of the table and of every buffer on the host."""
     table = inputs.table
     host_table = RequestTable(
-        _on_host(table.req_to_token), compress_ratio=table.compress_ratio, page_size=table.page_size
+        _on_host(table.req_to_token),
+        compress_ratio=table.compress_ratio,
+        page_size=table.page_size,
+        ring_size=table.ring_size,
     )
     host_steps = tuple(
         StepBuffers(step.offset, **{name: _on_host(buffer) for name, buffer in step.present().items()})

@@ -117,6 +117,7 @@ mod tests {
             col_stride: 1,
             compress_ratio: 4,
             page_size: 64,
+            ring_size: 4,
         }
     }
 

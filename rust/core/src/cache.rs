@@ -13,7 +13,7 @@ pub struct PlanKey {
     words: Box<[u64]>,
 }
 
-const HEAD_WORDS: usize = 11;
+const HEAD_WORDS: usize = 12;
 const GROUP_WORDS: usize = 3;
 const STEP_WORDS: usize = 4 + 4 * NUM_FIELDS;
 
@@ -32,6 +32,7 @@ impl PlanKey {
             table.col_stride,
             table.compress_ratio,
             table.page_size,
+            table.ring_size,
             groups.len() as u64,
             steps.len() as u64,
         ]);
@@ -190,6 +191,7 @@ mod tests {
         col_stride: 1,
         compress_ratio: 4,
         page_size: 64,
+        ring_size: 4,
     };
 
     fn step(ptr: u64, cols: u64) -> StepLayout {

@@ -265,6 +265,7 @@ mod tests {
         col_stride: 1,
         compress_ratio: 4,
         page_size: 64,
+        ring_size: 4,
     };
 
     fn blueprint(mode: Mode, ptr: u64, rows: u64) -> Blueprint {

@@ -33,17 +33,22 @@ impl Table {
 #[pymethods]
 impl Table {
     #[new]
+    #[pyo3(signature = (req_to_token, compress_ratio, page_size, ring_size=None))]
     fn new(
         req_to_token: &Bound<'_, PyAny>,
         compress_ratio: &Bound<'_, PyAny>,
         page_size: &Bound<'_, PyAny>,
+        ring_size: Option<&Bound<'_, PyAny>>,
     ) -> Result<Table> {
         let spec = tensor::spec(req_to_token, Place::Argument("req_to_token"))?;
         let place = Place::Argument("compress_ratio");
         let ratio = integer(compress_ratio, place, 1..=limits::RATIO, "pass the model's compress ratio")?;
         let place = Place::Argument("page_size");
         let page_size = integer(page_size, place, 1..=limits::RATIO, "pass the full-KV page size in tokens")?;
-        let layout = TableLayout::new(&spec, ratio, page_size)?;
+        let place = Place::Argument("ring_size");
+        let remedy = "pass the entries of a request's pending ring, or None for one group";
+        let ring_size = ring_size.map(|size| integer(size, place, 1..=limits::RATIO, remedy)).transpose()?;
+        let layout = TableLayout::new(&spec, ratio, page_size, ring_size)?;
         let memory = Watched::alias("req_to_token", None, req_to_token, layout.ptr)?;
         Ok(Table { layout, memory })
     }
@@ -66,5 +71,10 @@ impl Table {
     #[getter]
     fn page_size(&self) -> u64 {
         self.layout.page_size
+    }
+
+    #[getter]
+    fn ring_size(&self) -> u64 {
+        self.layout.ring_size
     }
 }

@@ -28,6 +28,11 @@ impl Divisor {
         ((dividend as u64 * self.factor) >> self.shift) as u32
     }
 
+    /// The remainder of a dividend below 2^31.
+    pub const fn remainder(self, dividend: u32) -> u64 {
+        dividend as u64 - self.divide(dividend) as u64 * self.value
+    }
+
     /// The quotient of a table entry. A negative entry counts as 0.
     pub const fn divide_entry(self, entry: i32) -> i32 {
         let entry = if entry < 0 { 0 } else { entry };
@@ -50,6 +55,7 @@ mod tests {
                 for dividend in [multiple.saturating_sub(1), multiple, multiple.saturating_add(1), LAST] {
                     let dividend = dividend.min(LAST);
                     assert_eq!(u64::from(divisor.divide(dividend as u32)), dividend / value, "{dividend} / {value}");
+                    assert_eq!(divisor.remainder(dividend as u32), dividend % value, "{dividend} % {value}");
                 }
             }
         }

@@ -12,6 +12,7 @@ pub struct Writer<'a> {
     table: TableView<'a>,
     ratio: Divisor,
     page_size: Divisor,
+    ring_size: Divisor,
     /// Pages of a slot that the table holds in full.
     pages: usize,
 }
@@ -23,6 +24,7 @@ impl<'a> Writer<'a> {
             table,
             ratio: Divisor::new(layout.compress_ratio),
             page_size: Divisor::new(layout.page_size),
+            ring_size: Divisor::new(layout.ring_size),
             pages: layout.pages() as usize,
         }
     }
@@ -56,19 +58,16 @@ impl<'a> Writer<'a> {
     fn write<'o>(&self, row: Row, mut out: StepRow<'o>, known: &mut KnownPages<'o>) {
         let position = row.length - 1;
         let groups = self.ratio.divide(row.length);
-        let ratio = self.ratio.value;
-        let rest = u64::from(row.length) - u64::from(groups) * ratio;
-        // Only absurd ratios lead past 64 bits. The kernel's product wraps in the same way.
-        let ring = u64::from(row.slot).wrapping_mul(ratio);
-        // The position is one less than the length, and so is its remainder.
-        let ring_position = if rest == 0 { ratio - 1 } else { rest - 1 };
+        let rest = u64::from(row.length) - u64::from(groups) * self.ratio.value;
+        // Only absurd sizes lead past 64 bits. The kernel's product wraps in the same way.
+        let ring = u64::from(row.slot).wrapping_mul(self.ring_size.value);
 
         out.put(Field::SequenceLengths, row.length as i32);
         out.put(Field::RowReqPoolIndices, row.slot as i32);
         out.put(Field::PrefixLengths, row.prefix as i32);
         out.put(Field::CompressedLengths, groups as i32);
         out.put(Field::LogicalPositions, position as i32);
-        out.put(Field::PendingRingSlots, ring.wrapping_add(ring_position) as i64);
+        out.put(Field::PendingRingSlots, ring.wrapping_add(self.ring_size.remainder(position)) as i64);
         if let Some([loc, ..]) = out.elements(Field::WriteLocs) {
             *loc = if rest == 0 {
                 let slot = self.table.row(row.slot.into());
@@ -78,7 +77,7 @@ impl<'a> Writer<'a> {
             };
         }
         if let Some(locs) = out.elements(Field::RingGroupLocs) {
-            write_ring_group(locs, ring, position, rest);
+            write_ring_group(locs, ring, position, self.ring_size);
         }
         if let Some(ids) = out.into_elements(Field::PageTable) {
             let live = self.page_size.divide(position) as usize + 1;
@@ -97,19 +96,18 @@ impl<'a> Writer<'a> {
 }
 
 /// Ring slots of the last `locs.len()` positions up to `position`, oldest first. Positions before 0 count as position 0.
-/// `rest` is the remainder of `position + 1`.
-fn write_ring_group(locs: &mut [i32], ring: u64, position: u32, rest: u64) {
+fn write_ring_group(locs: &mut [i32], ring: u64, position: u32, ring_size: Divisor) {
     let ring = ring as i32;
-    let ratio = locs.len();
-    // Positions before 0. The first real position is 0 if there are any, otherwise `position + 1 - ratio`.
-    let before = ratio.saturating_sub(position as usize + 1);
+    let count = locs.len();
+    let before = count.saturating_sub(position as usize + 1);
     let (repeated, real) = locs.split_at_mut(before);
     repeated.fill(ring);
-    let mut at = if before > 0 { 0 } else { rest as i32 };
+    let first = (position as usize + 1).saturating_sub(count);
+    let mut at = ring_size.remainder(first as u32) as i32;
     for loc in real {
         *loc = ring + at;
         at += 1;
-        if at as usize == ratio {
+        if at as u64 == ring_size.value {
             at = 0;
         }
     }

@@ -116,7 +116,7 @@ impl StepLayout {
             let remedy = "allocate one column a token of a compressed group";
             return Err(Error::layout(place, "columns", ring.cols, wanted, remedy));
         }
-        let slots = table.slots.saturating_mul(table.compress_ratio);
+        let slots = table.slots.saturating_mul(table.ring_size);
         if slots > i32::MAX as u64 {
             let remedy = "its entries are int32: use fewer request slots";
             return Err(Error::layout(place, "ring slots", slots, format!("at most {}", i32::MAX), remedy));

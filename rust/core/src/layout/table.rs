@@ -1,4 +1,4 @@
-//! The request table and its two constants: validation, extent and overlap.
+//! The request table and its constants: validation, extent and overlap.
 
 use super::Buffer;
 use super::checks::{check_address, check_extent, check_stride, dims};
@@ -25,15 +25,18 @@ pub struct TableLayout {
     pub compress_ratio: u64,
     /// Full-KV tokens of a page.
     pub page_size: u64,
+    /// Entries of a request's pending ring.
+    pub ring_size: u64,
 }
 
 impl TableLayout {
-    /// Validates the request table and its two constants.
+    /// Validates the request table and its constants. Without a `ring_size` the ring has `compress_ratio` entries.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming `req_to_token`, `compress_ratio` or `page_size`.
-    pub fn new(spec: &TensorSpec, compress_ratio: i64, page_size: i64) -> Result<TableLayout> {
-        check_constants(compress_ratio, page_size)?;
+    /// [`Error::Layout`] naming `req_to_token`, `compress_ratio`, `page_size` or `ring_size`.
+    pub fn new(spec: &TensorSpec, compress_ratio: i64, page_size: i64, ring_size: Option<i64>) -> Result<TableLayout> {
+        let ring_size = ring_size.unwrap_or(compress_ratio);
+        check_constants(compress_ratio, page_size, ring_size)?;
         let place = Place::Argument("req_to_token");
         check_form(place, spec)?;
         let (slots, width) = (spec.shape[0], spec.shape[1]);
@@ -49,6 +52,7 @@ impl TableLayout {
             col_stride,
             compress_ratio: compress_ratio as u64,
             page_size: page_size as u64,
+            ring_size: ring_size as u64,
         };
         if !table.entries_are_apart() {
             let wanted = if col_stride <= row_stride.max(1) {
@@ -108,7 +112,7 @@ impl TableLayout {
     }
 }
 
-fn check_constants(compress_ratio: i64, page_size: i64) -> Result<()> {
+fn check_constants(compress_ratio: i64, page_size: i64, ring_size: i64) -> Result<()> {
     if !(1..=limits::RATIO).contains(&compress_ratio) {
         return Err(Error::layout(
             Place::Argument("compress_ratio"),
@@ -118,14 +122,15 @@ fn check_constants(compress_ratio: i64, page_size: i64) -> Result<()> {
             "pass the model's compress ratio",
         ));
     }
-    if !(1..=limits::RATIO).contains(&page_size) || page_size % compress_ratio != 0 {
-        return Err(Error::layout(
-            Place::Argument("page_size"),
-            "value",
-            page_size,
-            format!("a multiple of compress_ratio {compress_ratio} from 1 to {}", limits::RATIO),
-            "pass the full-KV page size in tokens",
-        ));
+    let multiples = [
+        ("page_size", page_size, "pass the full-KV page size in tokens"),
+        ("ring_size", ring_size, "pass the entries of a request's pending ring, or None for one group"),
+    ];
+    for (name, value, remedy) in multiples {
+        if !(1..=limits::RATIO).contains(&value) || value % compress_ratio != 0 {
+            let wanted = format!("a multiple of compress_ratio {compress_ratio} from 1 to {}", limits::RATIO);
+            return Err(Error::layout(Place::Argument(name), "value", value, wanted, remedy));
+        }
     }
     Ok(())
 }

@@ -6,13 +6,14 @@ use serde_json::Value;
 use crate::scenario::{ALL_FIELDS, Live, Scenario, Step, Values};
 
 pub fn load() -> Vec<(String, Scenario, Vec<Vec<Values>>)> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/replay_cases.json");
-    let cases: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data");
+    let read = |name| std::fs::read_to_string(format!("{folder}/{name}")).unwrap();
+    let parse = |name| serde_json::from_str::<Vec<Value>>(&read(name)).unwrap();
     let load = |case: &Value| {
         let name = case["name"].as_str().unwrap().to_string();
         (name, scenario(case), case["expected"].as_array().unwrap().iter().map(expected).collect())
     };
-    cases.as_array().unwrap().iter().map(load).collect()
+    ["replay_cases.json", "ring_cases.json"].into_iter().flat_map(parse).map(|case| load(&case)).collect()
 }
 
 fn int(value: &Value) -> i64 {
@@ -31,6 +32,7 @@ fn scenario(case: &Value) -> Scenario {
         num_padding: int(&case["num_padding"]),
         ratio: int(&case["compress_ratio"]),
         page_size: int(&case["page_size"]),
+        ring_size: case["ring_size"].as_i64().unwrap_or(int(&case["compress_ratio"])),
         table: table(case),
         max_pages: int(&case["max_pages"]) as usize,
         steps: (1..=steps).map(|offset| Step { offset, present: ALL_FIELDS, rows }).collect(),

@@ -18,7 +18,7 @@ use strategies::scenario;
 #[test]
 fn every_handed_case_holds() {
     let cases = cases::load();
-    assert_eq!(cases.len(), 34);
+    assert_eq!(cases.len(), 34 + 9);
     for (name, case, expected) in cases {
         let (bits, by_oracle) = oracle::expect(&case);
         assert_eq!(by_oracle, expected, "{name}: the oracle itself");
@@ -168,7 +168,7 @@ fn an_empty_batch_writes_nothing() {
 
 #[test]
 fn inert_rows_read_slot_0_as_any_row_does() {
-    let mut s = Scenario { ratio: 1, ..Scenario::new(Mode::Decode, 3, &[5], &[2]) };
+    let mut s = Scenario { ratio: 1, ring_size: 1, ..Scenario::new(Mode::Decode, 3, &[5], &[2]) };
     s.table[0][0] = 4097;
     let (_, expected) = agreed(&s);
     let inert = &expected[0][2];
@@ -193,7 +193,7 @@ fn any_ratio_and_page_size_divides_exactly() {
     let odd = [7, 11, 641, 99_991, 6_700_417, limits::RATIO - 2, limits::RATIO];
     for ratio in odd.into_iter().chain((0..31).map(|bit| 1 << bit)) {
         let mut s = Scenario::decode(&[6, 12, 63], &[1, 2, 0]);
-        (s.ratio, s.page_size) = (ratio, ratio);
+        (s.ratio, s.page_size, s.ring_size) = (ratio, ratio, ratio);
         // A ring buffer of such a width has no room, in memory or in int32.
         s.steps[0].present &= !(1 << Field::RingGroupLocs as u32);
         for (i, entry) in (0..).zip(s.table.iter_mut().flatten()) {

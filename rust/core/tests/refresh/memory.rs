@@ -115,7 +115,7 @@ fn table(s: &Scenario) -> (Vec<i32>, TableLayout) {
         shape: vec![slots as u64, width as u64],
         strides: strides.map(|stride| stride as u64).to_vec(),
     };
-    let layout = TableLayout::new(&spec, s.ratio, s.page_size).unwrap();
+    let layout = TableLayout::new(&spec, s.ratio, s.page_size, Some(s.ring_size)).unwrap();
     (memory, layout)
 }
 

@@ -78,7 +78,8 @@ fn values(s: &Scenario, step: &Step, [slot, n, prefix]: [i128; 3]) -> Values {
     let (ratio, page_size) = (i128::from(s.ratio), i128::from(s.page_size));
     let pos = n - 1;
     let write_loc = if n % ratio == 0 { entry(pos) / ratio } else { 0 };
-    let ring = |position: i128| slot * ratio + position % ratio;
+    let ring_size = i128::from(s.ring_size);
+    let ring = |position: i128| slot * ring_size + position % ring_size;
     // Not to be built for a ratio that no buffer could have.
     let group = if step.present & 1 << Field::RingGroupLocs as u32 == 0 { 0..0 } else { 0..ratio };
     let mut live_pages = Vec::new();

@@ -65,6 +65,7 @@ pub struct Scenario {
     pub num_padding: i64,
     pub ratio: i64,
     pub page_size: i64,
+    pub ring_size: i64,
     /// `table[slot][token]`.
     pub table: Vec<Vec<i32>>,
     /// Slots are columns instead of rows.
@@ -87,6 +88,7 @@ impl Scenario {
             num_padding: 0,
             ratio: 4,
             page_size: 16,
+            ring_size: 4,
             table: (0..6).map(|slot| (0..64).map(|token| slot * 128 + token).collect()).collect(),
             transposed: false,
             max_pages: 4,

@@ -68,6 +68,7 @@ prop_compose! {
     )(
         ratio in Just(ratio),
         page_size in (1..6i64).prop_map(move |groups| groups * ratio),
+        ring_size in (1..5i64).prop_map(move |groups| groups * ratio),
         table in prop::collection::vec(prop::collection::vec(entry(), width), slots),
         mode in mode(),
         padding in prop_oneof![Just(Padding::Count), Just(Padding::Slot)],
@@ -84,7 +85,7 @@ prop_compose! {
         let requested = seq_lens.values.len() as i64 * window;
         let step = |(offset, present, spare): (i64, u32, i64)| Step { offset, present, rows: (requested + spare).max(1) as usize };
         Scenario {
-            mode, padding, num_padding, ratio, page_size, table, transposed, max_pages,
+            mode, padding, num_padding, ratio, page_size, ring_size, table, transposed, max_pages,
             steps: steps.into_iter().map(step).collect(),
             interleaved, seq_lens, slots, extend_lens: Some(extend_lens),
         }

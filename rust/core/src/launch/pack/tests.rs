@@ -27,6 +27,7 @@ fn blueprint(mode: Mode, padding: Padding, steps: &[(u64, i64)]) -> Blueprint {
         col_stride: 1,
         compress_ratio: 4,
         page_size: 64,
+        ring_size: 4,
     };
     let steps = steps.iter().map(|&(ptr, offset)| step(ptr, offset)).collect();
     Blueprint::new(table, mode, padding, steps).unwrap()
