@@ -37,5 +37,5 @@ def test_rounds_against_the_kernels_of_sglang(gpu_backend: Backend, mode: str, f
     module = sglang_kernels.load()
     if module is None:
         pytest.skip("no SGLang here: install it, or set QSA_GROUP_SGLANG_PATH to its unpacked wheel")
-    for number, combo in enumerate(COMBOS[mode]):
+    for number, combo in enumerate(combo for combo in COMBOS[mode] if combo.ring is None):
         against_sglang(module, gpu_backend, combo, share(mode), SEED + number, fused)

@@ -35,6 +35,7 @@ class Combo:
     page_gap: int = 0
     shift: int = 0
     max_pages: int | None = None
+    ring: int | None = None
 
     @property
     def rows(self) -> int:
@@ -58,6 +59,7 @@ COMBOS: dict[str, tuple[Combo, ...]] = {
         Combo("decode", 5, ratio=2, page=16, offsets=(1, 2, 3, 4, 5, 6, 7), pages=40),
         Combo("decode", 33, ratio=3, page=48, offsets=(1, 2, 3), page_gap=1),
         Combo("decode", 16, ratio=1, page=32, offsets=(1,), paddings=(0, 16)),
+        Combo("decode", 9, offsets=(1, 2), ring=12),
         Combo("decode", 100, offsets=(1, 2, 3), max_pages=7),
     ),
     "target_verify": (
@@ -67,6 +69,7 @@ COMBOS: dict[str, tuple[Combo, ...]] = {
         Combo("target_verify", 7, ratio=8, page=128, window=8),
         Combo("target_verify", 33, ratio=3, page=48, window=2, page_gap=1),
         Combo("target_verify", 12, ratio=2, page=16, window=1, max_pages=3),
+        Combo("target_verify", 6, window=4, ring=8),
     ),
     "draft_extend": (
         Combo("draft_extend", 1, window=4, paddings=(0,)),
@@ -75,6 +78,7 @@ COMBOS: dict[str, tuple[Combo, ...]] = {
         Combo("draft_extend", 7, ratio=8, page=128, window=8),
         Combo("draft_extend", 200, ratio=3, page=48, window=2, page_gap=1),
         Combo("draft_extend", 12, ratio=2, page=16, window=1, max_pages=3),
+        Combo("draft_extend", 6, window=4, ring=8),
     ),
 }
 
@@ -128,7 +132,15 @@ class Rounds:
         """The combo as the reference takes it."""
         combo = self.combo
         return reference.Layout(
-            self.table, combo.ratio, combo.page, combo.rows, combo.mode, combo.offsets, combo.window, self.padding
+            self.table,
+            combo.ratio,
+            combo.page,
+            combo.rows,
+            combo.mode,
+            combo.offsets,
+            combo.window,
+            self.padding,
+            combo.ring,
         )
 
     def live(self, number: int) -> reference.LiveInputs:
@@ -144,7 +156,7 @@ class Rounds:
     def plan(self, backend: Backend, arena: Arena) -> ReplayPlan:
         """A plan over these buffers."""
         combo = self.combo
-        table = RequestTable(self.table, compress_ratio=combo.ratio, page_size=combo.page)
+        table = RequestTable(self.table, compress_ratio=combo.ratio, page_size=combo.page, ring_size=combo.ring)
         window = {"draft_token_num": combo.window} if combo.mode == "target_verify" else {}
         planner = ReplayPlanner(table, backend=backend.name)
         return planner.plan(step_buffers(arena, combo.offsets), combo.mode, padding=self.padding, **window)

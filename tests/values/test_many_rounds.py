@@ -54,5 +54,5 @@ def test_kernels_of_sglang_in_the_interpreter_agree_with_the_host(mode: str, fus
     if not conftest.INTERPRETED:
         pytest.skip("TRITON_INTERPRET=1 is not set")
     for combo in COMBOS[mode]:
-        if combo.rows <= 40 and combo.pages <= 40:
+        if combo.rows <= 40 and combo.pages <= 40 and combo.ring is None:
             against_sglang(module, Backend("host", "cpu"), combo, 3, 4, fused)
