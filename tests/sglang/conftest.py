@@ -1,4 +1,4 @@
-"""SGLang's own classes, or a skip that says why not."""
+"""SGLang's own classes for every test here, or a skip that says why not."""
 
 from __future__ import annotations
 
@@ -38,31 +38,61 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def plugin() -> Iterator[Callable[..., Any]]:
-    """Installs the plugin with these settings; it is taken out again after the test."""
+    """Installs the plugin with these settings and returns its module. It is taken out after the test.
+
+    CPU tensors are refreshed, and a fault of the plugin raises.
+    """
     from qsa_group import sglang as plugin_module
-    from qsa_group.sglang import counts
+    from qsa_group.sglang.counts import COUNTS
+    from qsa_group.sglang.log import forget_said
 
     def install(**changes: Any) -> Any:
-        assert plugin_module.install(plugin_module.Settings(**{"backend": "host", **changes}))
+        assert plugin_module.install(plugin_module.Settings(**{"backend": "host", "strict": True, **changes}))
         return plugin_module
 
-    counts.COUNTS.reset()
-    counts.forget_said()
+    COUNTS.reset()
+    forget_said()
     yield install
     plugin_module.uninstall()
 
 
-@pytest.fixture
-def engine(plugin: Callable[..., Any]) -> Callable[..., Engine]:
-    """Makes the parts of an engine of SGLang's classes."""
-    from sglang_harness import Engine
+@pytest.fixture(scope="session")
+def unpatched() -> Any:
+    """A copy of SGLang's module that nothing has hooked."""
+    from sglang_harness import copy_of_module
 
-    return Engine
+    return copy_of_module()
+
+
+@pytest.fixture
+def module() -> Any:
+    """A copy of SGLang's module that a test may change."""
+    from sglang_harness import copy_of_module
+
+    return copy_of_module("changed_qsa_backend")
+
+
+@pytest.fixture
+def pair(plugin: Callable[..., Any], unpatched: Any) -> Callable[..., tuple[Engine, Engine]]:
+    """Installs the plugin, and makes an engine on the hooked classes and one on classes that nothing has hooked.
+
+    The graphs of both are captured.
+    """
+    from sglang_harness import BUCKETS, Engine
+
+    def make(*, settings: dict[str, Any] | None = None, **options: Any) -> tuple[Engine, Engine]:
+        plugin(**(settings or {}))
+        ours, theirs = Engine(**options), Engine(unpatched, **options)
+        for engine in (ours, theirs):
+            engine.capture(*BUCKETS)
+        return ours, theirs
+
+    return make
 
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """The warnings that the plugin logged."""
+    """The warnings and errors that the plugin logged."""
     caplog.set_level(logging.DEBUG, logger="qsa_group.sglang")
 
     def warnings() -> list[str]:

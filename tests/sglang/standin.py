@@ -1,7 +1,7 @@
-"""Stands in for compiled or large third-party packages that SGLang imports but that the QSA metadata never calls.
+"""Stands in for compiled or large packages that SGLang imports and that the QSA metadata never calls.
 
-SGLang's own unmodified classes can then be imported where those packages cannot be had. Call `install` before SGLang is
-imported. `FAKED` names what was really stood in for.
+SGLang's unmodified classes can then be imported where these packages cannot be had. Call `install` before SGLang is
+imported. `FAKED` then names the modules that were stood in for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PACKAGES = (
     "torch_memory_saver",
     "tvm_ffi",
 )
-"""What SGLang 0.5.23 imports on the way to its QSA backends without needing it there."""
+"""Packages that SGLang 0.5.23 imports with its QSA backends, and that the backends' metadata does not need."""
 
 FAKED: set[str] = set()
 
@@ -95,8 +95,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install(packages: Sequence[str] = PACKAGES) -> list[str]:
-    """Stands in for those of the packages that are not installed; returns them."""
+    """Stands in for the packages that are not installed, and returns their names."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    # Last in the list: whatever can be found is taken as it is.
+    # Last in the list, so that a package that is installed is taken as it is.
     sys.meta_path.append(_Finder(missing))
     return missing

@@ -1,7 +1,8 @@
-"""The plugin through SGLang's own loader, each time in a process of its own."""
+"""The plugin loaded by SGLang's own loader, each time in a process of its own."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -52,15 +53,19 @@ def site(tmp_path: Path) -> Path:
 
 
 def run(code: str, *paths: Path, **environ: str) -> dict[str, object]:
-    """Runs code in a fresh process; what it tells comes back."""
-    import json
+    """Runs code in a fresh process, and returns what the code gives to `tell`.
 
+    Args:
+        code: runs after `SUMMARY`.
+        paths: folders from which packages can be imported.
+        environ: more environment variables.
+    """
     own = Path(qsa_group.__file__).parents[1]
     path = os.pathsep.join(str(folder) for folder in (*paths, own, Path(__file__).parent))
     env = {name: value for name, value in os.environ.items() if not name.startswith(("QSA_GROUP_", "SGLANG_PLUGINS"))}
     done = subprocess.run(
         [sys.executable, "-c", SUMMARY + code],
-        env={**env, "PYTHONPATH": path, **environ},
+        env={**env, "PYTHONPATH": path, "QSA_GROUP_SGLANG_STRICT": "1", **environ},
         capture_output=True,
         text=True,
         timeout=600,
@@ -69,8 +74,8 @@ def run(code: str, *paths: Path, **environ: str) -> dict[str, object]:
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
     assert done.returncode == 0, done.stderr[-3000:]
     assert lines, done.stderr[-3000:]
-    found: dict[str, object] = json.loads(lines[-1].removeprefix("RESULT"))
-    return found
+    told: dict[str, object] = json.loads(lines[-1].removeprefix("RESULT"))
+    return told
 
 
 LOAD = """
@@ -96,10 +101,10 @@ for _ in range(2):
     assert install(module="same_module") and install(module="second_module")
 tell(bound=depth(bound_before.init_forward_metadata_out_graph), second=depths(second))
 """
-    found = run("import sglang.srt.plugins as plugins\n" + code, site)
-    assert found["depths"] == found["second"] == [1] * 6
-    assert found["bound"] == 1
-    assert found["warnings"] == found["loader"] == []
+    told = run("import sglang.srt.plugins as plugins\n" + code, site)
+    assert told["depths"] == told["second"] == [1] * 6
+    assert told["bound"] == 1
+    assert told["warnings"] == told["loader"] == []
 
 
 def test_loaded_by_its_entry_point_and_refreshes(site: Path) -> None:
@@ -115,11 +120,11 @@ for _ in range(6):
 from qsa_group.sglang import stats
 tell(recorded=stats()["recorded"])
 """
-    found = run(LOAD + code, site, QSA_GROUP_SGLANG_BACKEND="host")
-    assert found == {"depths": [1] * 6, "warnings": [], "loader": [], "imported": True, "recorded": 18}
+    told = run(LOAD + code, site, QSA_GROUP_SGLANG_BACKEND="host")
+    assert told == {"depths": [1] * 6, "warnings": [], "loader": [], "imported": True, "recorded": 18}
 
 
-# In the following nothing is hooked, which is told by SGLang's backends not being imported at all: a hook imports them.
+# The following tests hook nothing, which shows in `depths` None: a hook would import SGLang's backends.
 
 
 def test_switched_off_or_not_named(site: Path) -> None:
@@ -136,20 +141,20 @@ for _ in range(3):
     plugins.load_plugins()
 tell()
 """
-    found = run(LOAD + code, site, QSA_GROUP_SGLANG_MODE="fast")
-    assert found["depths"] is None
-    assert len(found["warnings"]) == 1  # type: ignore[arg-type]
-    assert found["loader"] == []
+    told = run(LOAD + code, site, QSA_GROUP_SGLANG_MODE="fast")
+    assert told["depths"] is None
+    assert len(told["warnings"]) == 1  # type: ignore[arg-type]
+    assert told["loader"] == []
 
 
 def test_an_engine_without_the_loader() -> None:
-    found = run("from qsa_group.sglang import install\nassert install()\ntell()")
-    assert found["depths"] == [1] * 6
-    assert found["warnings"] == []
+    told = run("from qsa_group.sglang import install\nassert install()\ntell()")
+    assert told["depths"] == [1] * 6
+    assert told["warnings"] == []
 
 
 def test_nothing_stays_when_the_wheel_goes(site: Path) -> None:
-    """Without its metadata, which is all that SGLang knows of it, the package is not even imported."""
+    """Without the metadata of the wheel, which is all that SGLang reads, the package is not imported."""
     for file in (*site.rglob("*.txt"), *site.rglob("METADATA")):
         file.unlink()
     (site / f"{DIST}-0.0.dist-info").rmdir()
@@ -164,7 +169,7 @@ rest = [p for p in importlib.metadata.entry_points(group="sglang.srt.plugins") i
 
 
 def test_the_wheel_owns_nothing_outside_itself() -> None:
-    """So that its removal removes everything: no .pth file, nothing in SGLang's folder."""
+    """There is no .pth file and nothing in SGLang's folder, so that removing the wheel removes everything."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -1,30 +1,41 @@
-"""From SGLang's objects to this package's: request tables, step buffers, and the inputs that a graph may read."""
+"""Reads SGLang's objects, and turns them into this package's.
+
+An object that is not as expected raises `UnexpectedSGLangError`.
+"""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from qsa_group.planner import RequestTable, StepBuffers
+from qsa_group import RequestTable, StepBuffers
+
+from .faults import reading
+from .phase import DRAFT, VERIFY
 
 __all__ = [
     "ALL_BUFFERS",
     "SHARED_INDEX_BUFFERS",
-    "Inputs",
+    "Capture",
+    "backends_of",
     "buffer",
     "buffers_read",
-    "fixed_inputs",
+    "capture_extend_lens",
+    "graph_metadata",
+    "has_gpu_kernels",
     "is_translating",
+    "pool_of",
+    "read_capture",
+    "refresh_step_by_sglang",
     "request_table",
     "step_buffers",
 ]
 
-_PLACES = {
-    # Buffer of a step: the field of QwenSparseAttnMetadata, or with a dot of its indexer_metadata.
+_FIELDS = {
+    # Buffer of a step: its field of QwenSparseAttnMetadata, or with a dot of the indexer_metadata inside.
     "sequence_lengths": "sequence_lengths",
     "row_req_pool_indices": "row_req_pool_indices",
     "prefix_lengths": ".graph_prefix_lengths",
@@ -36,102 +47,175 @@ _PLACES = {
     "page_table": ".graph_compressed_page_table",
 }
 
-ALL_BUFFERS = tuple(_PLACES)
+ALL_BUFFERS = tuple(_FIELDS)
 """Every buffer that SGLang refreshes."""
 
 SHARED_INDEX_BUFFERS = ("sequence_lengths", "row_req_pool_indices", "logical_positions")
-"""What a draft graph reads when its steps share the indices of draft extend.
+"""The buffers that a draft graph reads when its steps share the indices of draft extend.
 
-Read off the release: `models/qwen4_exp.py` then asks `should_reuse_mtp_sparse_indices` and runs no indexer, and the
-indexer is the only reader of the other six. The core attention reads row lengths and request slots, the index look-up
-and the block expansion read logical positions.
+The model (`models/qwen4_exp.py`) then asks `should_reuse_mtp_sparse_indices` and runs no indexer. The indexer is the
+only reader of the other six buffers. The core attention reads row lengths and request slots. The index look-up and the
+block expansion read logical positions.
 """
-
-_INPUT_BUFFERS = "sglang.srt.model_executor.input_buffers"
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """The tensors that a recorded refresh reads at every replay.
+class Capture:
+    """A bucket whose metadata SGLang has just made.
 
     Attributes:
-        seq_lens: length of each request.
-        req_pool_indices: request slot of each request.
-        extend_lens: rows of each request, draft extend only.
+        owner: the container of the draft steps, or the backend of verify or extend.
+        phase: "draft", "verify" or "extend".
+        forward_mode: the mode that SGLang keeps the metadata under.
+        forward_batch: SGLang's batch of the capture.
+        batch_size: requests of the bucket.
+        backends: SGLang's backend of each step.
+        metadata: SGLang's metadata of each step.
+        seq_lens: length of each request, as SGLang handed them over.
+        draft_token_num: rows a request, None but in verify.
     """
 
+    owner: Any
+    phase: str
+    forward_mode: Any
+    forward_batch: Any
+    batch_size: int
+    backends: tuple[Any, ...]
+    metadata: tuple[Any, ...]
     seq_lens: torch.Tensor
-    req_pool_indices: torch.Tensor
-    extend_lens: torch.Tensor | None = None
+    draft_token_num: int | None
+
+
+def read_capture(owner: Any, phase: str, forward_mode: Any, forward_batch: Any) -> Capture:
+    """Reads what SGLang has just captured.
+
+    Raises:
+        UnexpectedSGLangError: the batch or a backend is not as expected.
+    """
+    with reading(f"the batch of the {phase} capture"):
+        batch_size = int(forward_batch.batch_size)
+        seq_lens = forward_batch.seq_lens
+        draft_token_num = int(forward_batch.spec_info.draft_token_num) if phase == VERIFY else None
+    backends = backends_of(owner, phase)
+    return Capture(
+        owner=owner,
+        phase=phase,
+        forward_mode=forward_mode,
+        forward_batch=forward_batch,
+        batch_size=batch_size,
+        backends=backends,
+        metadata=tuple(graph_metadata(backend, forward_mode, batch_size) for backend in backends),
+        seq_lens=seq_lens,
+        draft_token_num=draft_token_num,
+    )
+
+
+def backends_of(owner: Any, phase: str) -> tuple[Any, ...]:
+    """SGLang's backend of each step; the owner itself where it is no container."""
+    if phase != DRAFT:
+        return (owner,)
+    with reading("the step backends of the draft container"):
+        return tuple(owner.attn_backends)
+
+
+def graph_metadata(backend: Any, forward_mode: Any, batch_size: int) -> Any:
+    """A backend's metadata of one bucket."""
+    with reading("a backend's graph metadata"):
+        return backend._cuda_graph_metadata[forward_mode, batch_size]
 
 
 def buffer(metadata: Any, name: str) -> torch.Tensor:
     """One buffer of a backend's graph metadata, by this package's name."""
-    place = _PLACES[name]
-    owner = metadata.indexer_metadata if place.startswith(".") else metadata
-    tensor: torch.Tensor = getattr(owner, place.lstrip("."))
-    return tensor
+    field = _FIELDS[name]
+    with reading(f"the metadata field {field.lstrip('.')}"):
+        struct = metadata.indexer_metadata if field.startswith(".") else metadata
+        tensor: torch.Tensor = getattr(struct, field.lstrip("."))
+        return tensor
 
 
 def step_buffers(metadata: Any, offset: int, names: Collection[str]) -> StepBuffers:
-    """A backend's graph metadata as the buffers of one step."""
+    """The named buffers of a backend's graph metadata as those of one step."""
     return StepBuffers(offset, **{name: buffer(metadata, name) for name in names})
 
 
+def pool_of(metadata: Any) -> Any:
+    """The KV pool of a backend's graph metadata."""
+    with reading("the KV pool of the metadata"):
+        return metadata.indexer_metadata.token_to_kv_pool
+
+
 def request_table(backend: Any, metadata: Any) -> RequestTable:
-    """The table that a backend's refresh reads, with the sizes of its pool, as SGLang's kernels take them."""
-    pool = metadata.indexer_metadata.token_to_kv_pool
-    ratio = int(pool.qsa_compress_ratio)
-    return RequestTable(
-        backend.req_to_token, compress_ratio=ratio, page_size=int(pool.qsa_compressed_page_size) * ratio
-    )
+    """The request table that a backend's refresh reads, with the sizes that SGLang's kernels take from the pool."""
+    pool = pool_of(metadata)
+    with reading("the request table and the sizes of the KV pool"):
+        tokens = backend.req_to_token
+        ratio = int(pool.qsa_compress_ratio)
+        page_size = int(pool.qsa_compressed_page_size) * ratio
+    return RequestTable(tokens, compress_ratio=ratio, page_size=page_size)
 
 
-def buffers_read(container: Any, forward_batch: Any) -> tuple[str, ...]:
-    """What the graph that is about to be captured reads of each draft step.
+def buffers_read(capture: Capture) -> tuple[str, ...]:
+    """The buffers that each draft step of the graph will read.
 
-    SGLang asks the very same method in the model's forward, so its answer at capture is what the graph will hold. A
-    state that is set or taken away later does not change a captured graph.
+    SGLang calls the same method in the model's forward. Its answer at the capture is therefore what the graph holds,
+    whatever is set later.
     """
-    children = container.attn_backends
-    if all(child.should_reuse_mtp_sparse_indices(forward_batch) for child in children):
-        return SHARED_INDEX_BUFFERS
-    return ALL_BUFFERS
+    with reading("should_reuse_mtp_sparse_indices"):
+        sharing = all(backend.should_reuse_mtp_sparse_indices(capture.forward_batch) for backend in capture.backends)
+    return SHARED_INDEX_BUFFERS if sharing else ALL_BUFFERS
 
 
-def is_translating(*owners: Any) -> bool:
-    """Whether the request table holds virtual ids, of the pool or of any backend or runner named."""
-    translators = (getattr(owner, "kv_index_translator", None) for owner in owners)
-    return any(bool(getattr(translator, "is_translating", False)) for translator in translators)
+def is_translating(capture: Capture, step: int) -> bool:
+    """Whether the request table of a step holds virtual ids, by the step's pool, its backend or their runners."""
+    with reading("kv_index_translator"):
+        owner, backend = capture.owner, capture.backends[step]
+        runners = (getattr(owner, "model_runner", None), getattr(backend, "runner", None))
+        holders = (owner, backend, pool_of(capture.metadata[step]), *runners)
+        translators = [getattr(holder, "kv_index_translator", None) for holder in holders]
+        return any(bool(getattr(translator, "is_translating", False)) for translator in translators)
 
 
-def fixed_inputs(forward_batch: Any, batch_size: int, extend_lens: torch.Tensor | None) -> Inputs | None:
-    """The batch's tensors, if a graph may read them at every replay; None where that is not known.
-
-    A graph keeps addresses. That the live values stand at these addresses at every replay is a promise that SGLang
-    makes for the tensors in its process-wide pool of input buffers (`model_executor/input_buffers.py`): its members
-    "are filled immediately before each replay". The runners in 0.5.23 keep it as follows.
-
-    - `EAGLEDraftCudaGraphRunner.execute` copies lengths and slots of the live batch into its buffers, and only then
-      calls `init_forward_metadata_out_graph`. It hands over the live tensors themselves when the batch fills its
-      bucket, and slices of the buffers when it does not; then it has zeroed the slots behind the batch first.
-    - `EAGLEDraftExtendCudaGraphRunner.execute` does the same with lengths, slots and extend lengths, and always hands
-      over the buffers.
-    - `DecodeCudaGraphRunner.load_batch` fills its buffers through the registry, whose policy for `req_pool_indices` is
-      to zero what is behind the batch, and hands over slices of them.
-
-    Zeroed slots are what `padding="slot"` goes by. So a batch whose tensors are views of the pool's may be recorded,
-    and any other runner is served by a launch before the replay.
-    """
-    pool: dict[Any, torch.Tensor] | None = getattr(sys.modules.get(_INPUT_BUFFERS), "_forward_input_buffer_pool", None)
-    wanted = {"seq_lens": forward_batch.seq_lens, "req_pool_indices": forward_batch.req_pool_indices}
-    if extend_lens is not None:
-        wanted["extend_seq_lens"] = extend_lens
-    if pool is None or not all(_pooled(pool, name, tensor) for name, tensor in wanted.items()):
-        return None
-    return Inputs(*(tensor[:batch_size] for tensor in wanted.values()))
+def has_gpu_kernels(backend: Any, metadata: Any, seq_lens: torch.Tensor) -> bool:
+    """Whether SGLang itself would refresh this metadata by a kernel, and not through the host."""
+    with reading("_can_replay_with_gpu_kernels"):
+        return bool(backend._can_replay_with_gpu_kernels(metadata, seq_lens))
 
 
-def _pooled(pool: dict[Any, torch.Tensor], name: str, tensor: torch.Tensor) -> bool:
-    address = tensor.untyped_storage().data_ptr()
-    return any(key[0] == name and held.untyped_storage().data_ptr() == address for key, held in pool.items())
+def capture_extend_lens(owner: Any, forward_batch: Any) -> torch.Tensor | None:
+    """The extend lengths of a capture, where SGLang itself looks for them; None where it finds none."""
+    with reading("_capture_extend_seq_lens"):
+        try:
+            lengths: torch.Tensor = owner._capture_extend_seq_lens(forward_batch)
+            return lengths
+        except RuntimeError:
+            return None
+
+
+def refresh_step_by_sglang(owner: Any, step: int, metadata: Any, forward_mode: Any, forward_batch: Any) -> None:
+    """Refreshes one draft step by SGLang's own methods: by its kernel if that is possible, else through the host."""
+    padding = getattr(forward_batch, "num_padding", None) or 0
+    with reading("SGLang's own refresh of a draft step"):
+        backend = owner.attn_backends[step]
+        if backend._can_replay_with_gpu_kernels(metadata, forward_batch.seq_lens):
+            backend._replay_cuda_graph_metadata_gpu(
+                metadata,
+                bs=forward_batch.batch_size,
+                req_pool_indices=forward_batch.req_pool_indices,
+                seq_lens=forward_batch.seq_lens,
+                forward_mode=forward_mode,
+                spec_info=forward_batch.spec_info,
+                seq_lens_cpu=forward_batch.seq_lens_cpu,
+                num_padding=padding,
+                seq_offset=step + 1,
+            )
+            return
+        batch = owner._make_step_forward_batch(forward_batch, step, num_padding=padding)
+        backend._replay_cuda_graph_metadata(
+            bs=batch.batch_size,
+            req_pool_indices=batch.req_pool_indices,
+            seq_lens=batch.seq_lens,
+            forward_mode=forward_mode,
+            spec_info=batch.spec_info,
+            seq_lens_cpu=batch.seq_lens_cpu,
+            num_padding=padding,
+        )

@@ -1,46 +1,54 @@
-"""The refresh compared with SGLang's own, in service, every so many rounds.
+"""A refresh compared with SGLang's own, which SGLang makes on copies of its metadata.
 
-SGLang's own method is run on a copy of its metadata. Where this package has launched before the replay, the two are
-compared at once. Where the refresh is a node of the graph, it runs after SGLang has handed over, so the comparison
-waits for the next call: until then nothing else writes these buffers.
+The parts are `copies_in_place`, which lets SGLang refresh copies, and `require_same`, which compares a bucket with such
+copies. `Comparer` uses them in service, for every so many replays of a backend.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from qsa_group.errors import QsaGroupError
+from qsa_group import QsaGroupError
 
-from .bridge import ALL_BUFFERS, buffer
+from .bridge import ALL_BUFFERS, backends_of, buffer, graph_metadata
+from .bucket import Bucket
 from .counts import COUNTS
-from .refresh import Bucket
+from .faults import reading
+from .planning import PlannedBucket
 
-__all__ = ["Comparer", "VerificationError", "copied", "first_difference", "on_copies"]
+__all__ = ["Comparer", "VerificationError", "copies_in_place", "copy_of_metadata", "first_difference", "require_same"]
 
 
 class VerificationError(QsaGroupError, RuntimeError):
-    """The refresh left something else than SGLang's own. Please report it with the message."""
+    """A refresh of the plugin differs from SGLang's own. Please report it with the message."""
 
 
-@dataclass(frozen=True)
-class _Pending:
-    """A comparison that waits for the graph to have run."""
+class _Pending(NamedTuple):
+    """A bucket whose graph has yet to run, and SGLang's own refresh for the same batch."""
 
-    bucket: Bucket
-    reference: list[Any]
+    planned: PlannedBucket
+    copies: Sequence[Any]
 
 
 class Comparer:
-    """Compares every so many refreshes of one backend."""
+    """Compares every so many refreshes of one backend.
 
-    def __init__(self, every: int) -> None:
+    A refresh that was launched is compared at once. A recorded refresh runs with its graph, after SGLang's method has
+    returned. Its comparison waits for the next call of the method, and nothing else writes the buffers until then.
+
+    Args:
+        every: replays from one comparison to the next.
+        refresh_by_sglang: SGLang's own method, called with the owner and the live batch.
+    """
+
+    def __init__(self, every: int, refresh_by_sglang: Callable[..., Any]) -> None:
         self._every = every
-        self._seen = 0
+        self._refresh_by_sglang = refresh_by_sglang
+        self._replays = 0
         self._pending: _Pending | None = None
 
     def settle(self) -> None:
@@ -51,63 +59,81 @@ class Comparer:
         """
         pending, self._pending = self._pending, None
         if pending is not None:
-            _compare(pending.bucket, pending.reference)
+            require_same(pending.planned, pending.copies, "recorded")
 
     def forget(self) -> None:
-        """Drops the comparison that waits: its buffers are being made anew."""
+        """Drops the comparison that waits, since its buffers are being made anew."""
         self._pending = None
 
-    def replay(self, bucket: Bucket, owner: Any, forward_batch: Any, original: Callable[..., Any]) -> bool:
-        """Refreshes a bucket as `Bucket.replay` does, and compares when it is time."""
-        self._seen += 1
-        if self._seen % self._every:
+    def replay(self, bucket: Bucket, owner: Any, forward_batch: Any) -> bool:
+        """As `Bucket.replay`, with a comparison when it is time.
+
+        Raises:
+            VerificationError: with the first difference.
+        """
+        self.settle()
+        self._replays += 1
+        if self._replays % self._every:
             return bucket.replay(owner, forward_batch)
-        with on_copies(bucket, owner) as reference:
-            original(owner, forward_batch)
+        planned = bucket.planned
+        with copies_in_place(planned, owner) as copies, reading("SGLang's own refresh on copies of its metadata"):
+            self._refresh_by_sglang(owner, forward_batch)
         if not bucket.replay(owner, forward_batch):
             return False
         if bucket.recorded:
-            self._pending = _Pending(bucket, reference)
+            self._pending = _Pending(planned, copies)
         else:
-            _compare(bucket, reference)
+            require_same(planned, copies, planned.plans[0].plan.backend)
         return True
 
 
 @contextmanager
-def on_copies(bucket: Bucket, owner: Any) -> Iterator[list[Any]]:
-    """While this lasts, SGLang refreshes copies of the bucket's metadata; yields them, one a step."""
-    children = list(owner.attn_backends) if bucket.phase == "draft" else [owner]
-    key = (bucket.forward_mode, bucket.batch_size)
-    kept = [(child._cuda_graph_metadata[key], child.forward_metadata) for child in children]
-    copies = [copied(metadata) for metadata, _ in kept]
+def copies_in_place(planned: PlannedBucket, owner: Any) -> Iterator[list[Any]]:
+    """Puts copies in place of a bucket's metadata for a while, so that SGLang refreshes the copies.
+
+    Yields:
+        The copies, one a step.
+    """
+    backends = backends_of(owner, planned.phase)
+    originals = [graph_metadata(backend, planned.forward_mode, planned.batch_size) for backend in backends]
+    copies = [copy_of_metadata(metadata) for metadata in originals]
+    with reading("forward_metadata of a backend"):
+        current = [backend.forward_metadata for backend in backends]
+    # SGLang's draft container keeps launch arguments that hold addresses of the originals.
     arguments = getattr(owner, "_draft_graph_metadata_args", None)
     try:
-        for child, copy in zip(children, copies, strict=True):
-            child._cuda_graph_metadata[key] = copy
+        _put_in_place(planned, backends, copies)
         if arguments is not None:
             owner._draft_graph_metadata_args = {}
         yield copies
     finally:
-        for child, (metadata, current) in zip(children, kept, strict=True):
-            child._cuda_graph_metadata[key] = metadata
-            child.forward_metadata = current
+        _put_in_place(planned, backends, originals)
+        for backend, metadata in zip(backends, current, strict=True):
+            backend.forward_metadata = metadata
         if arguments is not None:
             owner._draft_graph_metadata_args = arguments
 
 
-def copied(metadata: Any) -> Any:
+def _put_in_place(planned: PlannedBucket, backends: Sequence[Any], all_metadata: Sequence[Any]) -> None:
+    for backend, metadata in zip(backends, all_metadata, strict=True):
+        backend._cuda_graph_metadata[planned.forward_mode, planned.batch_size] = metadata
+
+
+def copy_of_metadata(metadata: Any) -> Any:
     """SGLang's metadata of one step, with buffers of its own for everything that a refresh writes."""
-    indexer = metadata.indexer_metadata
-    # By address: both structs have views of their own on some of the buffers.
-    fresh = {_place(tensor): tensor.clone() for tensor in (buffer(metadata, name) for name in ALL_BUFFERS)}
-    new_indexer = type(indexer)(**_fields(indexer, fresh))
-    return type(metadata)(**{**_fields(metadata, fresh), "indexer_metadata": new_indexer})
+    # By address: both structs have views of their own of some buffers.
+    clones = {_place(tensor): tensor.clone() for tensor in (buffer(metadata, name) for name in ALL_BUFFERS)}
+    with reading("the fields of the graph metadata"):
+        indexer = metadata.indexer_metadata
+        indexer_copy = type(indexer)(**_fields(indexer, clones))
+        return type(metadata)(**{**_fields(metadata, clones), "indexer_metadata": indexer_copy})
 
 
-def _fields(struct: Any, fresh: dict[tuple[Any, ...], torch.Tensor]) -> dict[str, Any]:
+def _fields(struct: Any, clones: dict[tuple[Any, ...], torch.Tensor]) -> dict[str, Any]:
+    """The fields of a struct, with the clones in place of their originals."""
     values = {name: getattr(struct, name) for name in struct.__struct_fields__}
     return {
-        name: fresh.get(_place(value), value) if isinstance(value, torch.Tensor) else value
+        name: clones.get(_place(value), value) if isinstance(value, torch.Tensor) else value
         for name, value in values.items()
     }
 
@@ -116,57 +142,65 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.dtype, tensor.shape
 
 
-def _compare(bucket: Bucket, reference: Sequence[Any]) -> None:
+def require_same(planned: PlannedBucket, copies: Sequence[Any], way: str) -> None:
+    """Compares a refreshed bucket with SGLang's own refresh of its copies.
+
+    Args:
+        planned: the bucket.
+        copies: SGLang's metadata of each step, refreshed by SGLang.
+        way: how the bucket was refreshed, for the message.
+
+    Raises:
+        VerificationError: with the first difference.
+    """
     COUNTS.verified += 1
-    plan, _ = bucket.plans[0]
-    for step, (ours, theirs) in enumerate(zip(bucket.metadata, reference, strict=True)):
-        if step in bucket.leftover:
+    page_size = planned.plans[0].plan.table.page_size
+    for step, (ours, theirs) in enumerate(zip(planned.metadata, copies, strict=True)):
+        if step in planned.leftover:
             continue
-        found = first_difference(ours, theirs, bucket.names, plan.table.page_size)
-        if found is not None:
+        difference = first_difference(ours, theirs, planned.names, page_size)
+        if difference is not None:
             raise VerificationError(
-                f"{bucket.phase} graph of batch size {bucket.batch_size}, step {step}, "
-                f"{'recorded' if bucket.recorded else plan.backend}: {found}"
+                f"{planned.phase} graph of batch size {planned.batch_size}, step {step}, {way}: {difference}"
             )
 
 
 def first_difference(ours: Any, theirs: Any, names: Sequence[str], page_size: int) -> str | None:
-    """The first entry of these buffers that differs, in words; None where none does.
+    """The first entry of the named buffers that differs, in words; None where none does.
 
-    Two things may differ. Page table entries past a row's length, which no reader reads, are not compared. Nor are the
-    rows of request slot 0, which no request owns: this package makes them inert, SGLang gives some of them a length.
+    Two kinds of entries may differ and are not compared. Page table entries past a row's length have no reader. Rows of
+    request slot 0 belong to no request: this package makes them inert, and SGLang gives some of them a length.
     """
     lengths, slots = buffer(ours, "sequence_lengths"), buffer(ours, "row_req_pool_indices")
     padding = slots == 0
-    wrong = padding & ((lengths != 1) | _is_real(theirs))
-    if bool(wrong.any()):
-        return _words("row_req_pool_indices", wrong, slots, buffer(theirs, "row_req_pool_indices"))
+    wrongly_padding = padding & ((lengths != 1) | _belongs_to_request(theirs))
+    if bool(wrongly_padding.any()):
+        return _describe("row_req_pool_indices", wrongly_padding, slots, buffer(theirs, "row_req_pool_indices"))
     for name in names:
-        mine, other = buffer(ours, name), buffer(theirs, name)
-        matters = ~padding if mine.ndim == 1 else (~padding)[:, None].expand_as(mine)
+        our_buffer, their_buffer = buffer(ours, name), buffer(theirs, name)
+        compared = ~padding if our_buffer.ndim == 1 else (~padding)[:, None].expand_as(our_buffer)
         if name == "page_table":
-            columns = torch.arange(mine.shape[1], device=mine.device)
-            matters = matters & (columns * page_size < lengths[:, None])
-        differs = (mine != other) & matters
+            columns = torch.arange(our_buffer.shape[1], device=our_buffer.device)
+            compared = compared & (columns * page_size < lengths[:, None])
+        differs = (our_buffer != their_buffer) & compared
         if bool(differs.any()):
-            return _words(name, differs, mine, other)
+            return _describe(name, differs, our_buffer, their_buffer)
     return None
 
 
-def _is_real(theirs: Any) -> torch.Tensor:
+def _belongs_to_request(theirs: Any) -> torch.Tensor:
     """Rows that SGLang takes for those of a request.
 
-    Its host staging gives the rows behind the batch the slot of the first request, with length 1; its kernels give them
-    slot 0.
+    SGLang's host staging gives rows behind the batch the slot of the first request, with length 1. Its kernels give
+    them slot 0.
     """
     lengths, slots = buffer(theirs, "sequence_lengths"), buffer(theirs, "row_req_pool_indices")
     return (slots != 0) if slots.is_cuda else (slots != 0) & (lengths != 1)
 
 
-def _words(name: str, differs: torch.Tensor, ours: torch.Tensor, theirs: torch.Tensor) -> str:
-    at = tuple(int(i) for i in differs.nonzero()[0])
-    place = ", ".join(map(str, at))
+def _describe(name: str, differs: torch.Tensor, ours: torch.Tensor, theirs: torch.Tensor) -> str:
+    index = tuple(int(i) for i in differs.nonzero()[0])
     return (
-        f"{name}[{place}] is {int(ours[at])}, SGLang has {int(theirs[at])}; "
+        f"{name}[{', '.join(map(str, index))}] is {int(ours[index])}, SGLang has {int(theirs[index])}; "
         f"{int(differs.sum())} entries of this buffer differ"
     )

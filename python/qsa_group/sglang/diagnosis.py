@@ -1,4 +1,4 @@
-"""Whether SGLang would load the plugin here, how it would refresh, and why not otherwise."""
+"""What `qsa-group doctor` says of the plugin: does SGLang load it, does this SGLang fit, how does a refresh start."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from importlib import metadata
 
 import torch
 
+# The only import of a module inside the package.
 from qsa_group.launchers import direct_refusal, triton_refusal
 
 from .hooks import active_settings
@@ -16,13 +17,15 @@ from .settings import Settings, SettingsError
 __all__ = ["GROUP", "TESTED", "diagnose"]
 
 GROUP = "sglang.srt.plugins"
+"""The group of entry points that SGLang's plugin loader reads."""
+
 TESTED = ("0.5.23",)
-"""Releases of SGLang that the tests ran against."""
+"""Releases of SGLang that the tests ran with."""
 
 
 def diagnose() -> list[str]:
     """One finding a line."""
-    return [_loader(), *_switches(), _fit(), _start()]
+    return [_loader(), _settings(), _fit(), _start()]
 
 
 def _loader() -> str:
@@ -38,15 +41,15 @@ def _loader() -> str:
     return f"SGLang's loader loads the plugin as {name}"
 
 
-def _switches() -> list[str]:
+def _settings() -> str:
     try:
         settings = active_settings() or Settings.from_env()
     except SettingsError as error:
-        return [f"the plugin would stay out: {error}"]
+        return f"the plugin would stay out: {error}"
     if settings.mode == "off":
-        return ["mode: off, SGLang stays as it is"]
+        return "mode: off, SGLang stays as it is"
     phases, compared = ", ".join(sorted(settings.phases)), settings.verify_every or "never"
-    return [f"mode: {settings.mode}; phases: {phases}; buffers: {settings.buffers}; compared every: {compared}"]
+    return f"mode: {settings.mode}; phases: {phases}; buffers: {settings.buffers}; compared every: {compared}"
 
 
 def _fit() -> str:

@@ -1,7 +1,7 @@
-"""Whether the SGLang that is installed is one whose refreshes can be taken over.
+"""Whether the plugin knows the SGLang that is installed.
 
-Names, signatures and fields decide, not the version: a fork or a later release that kept them works, one that changed
-them is left alone. Whatever is found is said in words, so that the one line in the log names the reason.
+Names, signatures and fields decide, not the version. A fork or a later release that kept them is hooked. One that
+changed them is left alone, and the error names every change. The probe cannot see a formula that changed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-__all__ = ["BACKEND_CLASS", "BACKEND_MODULE", "CONTAINER_CLASS", "HOOKED_METHODS", "Found", "ProbeError", "probe"]
+from .phase import FORWARD_MODES
+
+__all__ = ["BACKEND_CLASS", "BACKEND_MODULE", "CONTAINER_CLASS", "HOOKED_METHODS", "ProbeError", "SGLangParts", "probe"]
 
 BACKEND_MODULE = "sglang.srt.layers.attention.qwen_sparse_attn_backend"
 CONTAINER_CLASS = "QwenSparseMultiStepDraftBackend"
@@ -23,7 +25,7 @@ HOOKED_METHODS = {
     "init_forward_metadata_out_graph": ("self", "forward_batch", "in_capture"),
     "init_forward_metadata_in_graph": ("self", "forward_batch"),
 }
-"""Methods of both classes that are hooked, with the parameters that the hooks know."""
+"""The hooked methods of both classes, with the parameters that the hooks take."""
 
 _CALLED_METHODS = {
     BACKEND_CLASS: {
@@ -68,7 +70,7 @@ _CALLED_METHODS = {
         "set_mtp_shared_sparse_indices": ("self", "state"),
     },
 }
-"""Methods that are called, or whose meaning the refresh depends on."""
+"""Methods that the plugin calls, and methods whose meaning the refresh depends on."""
 
 _FIELDS = {
     "QwenSparseAttnMetadata": {
@@ -111,13 +113,15 @@ _FIELDS = {
         "prefill_sequence_lengths_cpu",
     },
 }
-"""All fields of the metadata. One that is not listed here may be a buffer that nobody would refresh."""
-
-_FORWARD_MODES = ("DECODE", "TARGET_VERIFY", "DRAFT_EXTEND_V2")
+"""All fields of the metadata. A field that is not listed here may be a buffer that the plugin would not refresh."""
 
 
 class ProbeError(Exception):
-    """This SGLang is left alone, for the reasons in the message."""
+    """The plugin does not know this SGLang.
+
+    Attributes:
+        problems: what is missing or new, one entry each.
+    """
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -125,13 +129,13 @@ class ProbeError(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
-    """What was found.
+class SGLangParts:
+    """The parts of SGLang that the hooks need.
 
     Attributes:
         module: the module with both classes.
         container: the class that holds a backend for each draft step.
-        backend: the class of one step, of target verify and of draft extend.
+        backend: the class of one draft step, of target verify and of draft extend.
         forward_mode: SGLang's ``ForwardMode``.
         registry: SGLang's ``HookRegistry``.
         hook_type: SGLang's ``HookType``.
@@ -147,64 +151,67 @@ class Found:
     hook_source: Any
 
 
-def probe(module_name: str = BACKEND_MODULE) -> Found:
+def probe(module_name: str = BACKEND_MODULE) -> SGLangParts:
     """Looks at the module with SGLang's QSA backends.
+
+    Args:
+        module_name: where the two classes are.
 
     Raises:
         ProbeError: with everything that does not fit.
     """
-    hooks = _imported("sglang.srt.plugins.hook_registry")
+    plugins = _imported("sglang.srt.plugins.hook_registry")
     module = _imported(module_name)
-    problems = [*_missing(hooks, ("HookRegistry", "HookType", "HookSource"))]
+    problems = _missing(plugins, ("HookRegistry", "HookType", "HookSource"))
     problems += _missing(module, (CONTAINER_CLASS, BACKEND_CLASS, "ForwardMode", *_FIELDS))
     if problems:
         raise ProbeError(problems)
     for class_name in (CONTAINER_CLASS, BACKEND_CLASS):
-        wanted = {**HOOKED_METHODS, **_CALLED_METHODS[class_name]}
-        problems += _method_problems(getattr(module, class_name), wanted)
+        methods = {**HOOKED_METHODS, **_CALLED_METHODS[class_name]}
+        problems += _method_problems(getattr(module, class_name), methods)
     for class_name, fields in _FIELDS.items():
         problems += _field_problems(getattr(module, class_name), fields)
-    problems += _missing(module.ForwardMode, _FORWARD_MODES)
+    problems += _missing(module.ForwardMode, tuple(FORWARD_MODES.values()))
     if problems:
         raise ProbeError(problems)
-    return Found(
+    return SGLangParts(
         module=module,
         container=getattr(module, CONTAINER_CLASS),
         backend=getattr(module, BACKEND_CLASS),
         forward_mode=module.ForwardMode,
-        registry=hooks.HookRegistry,
-        hook_type=hooks.HookType,
-        hook_source=hooks.HookSource,
+        registry=plugins.HookRegistry,
+        hook_type=plugins.HookType,
+        hook_source=plugins.HookSource,
     )
 
 
 def _imported(name: str) -> ModuleType:
     try:
         return import_module(name)
-    except Exception as error:  # A half-installed engine fails in many ways; none of them may take SGLang down.
+    except Exception as error:  # A half-installed engine fails in many ways. None of them may take SGLang down.
         raise ProbeError([f"{name} cannot be imported ({type(error).__name__}: {error})"]) from error
 
 
 def _missing(owner: Any, names: tuple[str, ...]) -> list[str]:
-    where = getattr(owner, "__name__", repr(owner))
-    return [f"{where} has no {name}" for name in names if not hasattr(owner, name)]
+    owner_name = getattr(owner, "__name__", repr(owner))
+    return [f"{owner_name} has no {name}" for name in names if not hasattr(owner, name)]
 
 
 def _method_problems(owner: type[Any], methods: dict[str, tuple[str, ...]]) -> list[str]:
     problems = _missing(owner, tuple(methods))
-    for name, wanted in methods.items():
+    for name, known in methods.items():
         method = inspect.getattr_static(owner, name, None)
         if method is None:
             continue
         # `signature` sees through the wrappers of other plugins.
-        found = tuple(inspect.signature(getattr(method, "__func__", method)).parameters)
-        if found != wanted:
-            problems.append(f"{owner.__name__}.{name} takes ({', '.join(found)}), known is ({', '.join(wanted)})")
+        parameters = tuple(inspect.signature(getattr(method, "__func__", method)).parameters)
+        if parameters != known:
+            problems.append(f"{owner.__name__}.{name} takes ({', '.join(parameters)}), known is ({', '.join(known)})")
     return problems
 
 
-def _field_problems(owner: type[Any], wanted: set[str]) -> list[str]:
-    found = set(getattr(owner, "__struct_fields__", ()))
-    problems = [f"{owner.__name__} has no field {name}" for name in sorted(wanted - found)]
-    problems += [f"{owner.__name__} has the unknown field {name}" for name in sorted(found - wanted)]
+def _field_problems(owner: type[Any], known: set[str]) -> list[str]:
+    fields = set(getattr(owner, "__struct_fields__", ()))
+    problems = [f"{owner.__name__} has no field {name}" for name in sorted(known - fields)]
+    problems += [f"{owner.__name__} has the unknown field {name}" for name in sorted(fields - known)]
     return problems
