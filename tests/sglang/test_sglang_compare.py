@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from sglang_harness import BUCKETS, Batch, Engine, assert_same_round, random_batch
 
+from qsa_group import FIELDS
 from qsa_group.sglang import VerificationError, stats
-from qsa_group.sglang.bridge import ALL_BUFFERS, buffer
+from qsa_group.sglang.bridge import buffer
 from qsa_group.sglang.bucket import Bucket
 from qsa_group.sglang.compare import copy_of_metadata
 
@@ -32,7 +33,7 @@ def test_what_is_right_passes(pair: Callable[..., Any], mode: str, every: int) -
 
 
 @pytest.mark.parametrize("phase", ["draft", "verify", "extend"])
-@pytest.mark.parametrize("name", ALL_BUFFERS)
+@pytest.mark.parametrize("name", FIELDS)
 @pytest.mark.parametrize("mode", ["recorded", "direct"])
 def test_what_is_wrong_is_found(
     plugin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, mode: str, phase: str, name: str
@@ -106,7 +107,7 @@ def test_copies_share_nothing_that_is_written(plugin: Callable[..., Any]) -> Non
     engine.capture(4)
     (metadata, *_) = engine.draft.metadata(4)
     copy = copy_of_metadata(metadata)
-    for name in ALL_BUFFERS:
+    for name in FIELDS:
         assert buffer(copy, name).data_ptr() != buffer(metadata, name).data_ptr()
     assert copy.token_slot_table is metadata.token_slot_table
     assert copy.indexer_metadata.sequence_lengths is copy.sequence_lengths

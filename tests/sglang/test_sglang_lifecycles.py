@@ -21,8 +21,9 @@ from sglang_harness import (
     random_rounds,
 )
 
+from qsa_group import FIELDS
 from qsa_group.sglang import stats
-from qsa_group.sglang.bridge import ALL_BUFFERS, buffer
+from qsa_group.sglang.bridge import buffer
 
 
 @contextmanager
@@ -49,7 +50,7 @@ def plans_of(engine: Engine) -> list[weakref.ref[Any]]:
 
 def is_poisoned(metadata: Any) -> bool:
     """Whether no buffer was written since `poison`."""
-    return all(bool((buffer(metadata, name) == POISON).all()) for name in ALL_BUFFERS)
+    return all(bool((buffer(metadata, name) == POISON).all()) for name in FIELDS)
 
 
 def test_weight_update_with_new_graphs(pair: Any) -> None:

@@ -17,8 +17,9 @@ from sglang_harness import (
     random_rounds,
 )
 
+from qsa_group import FIELDS, SHARED_INDEX_FIELDS
 from qsa_group.sglang import stats
-from qsa_group.sglang.bridge import ALL_BUFFERS, SHARED_INDEX_BUFFERS, buffer
+from qsa_group.sglang.bridge import buffer
 
 Pair = Callable[..., tuple[Engine, Engine]]
 
@@ -74,7 +75,7 @@ def test_index_sharing(pair: Pair, buffers: str) -> None:
     ours, theirs = pair(settings={"buffers": buffers}, index_sharing=True)
 
     def names(phase: str) -> Any:
-        return SHARED_INDEX_BUFFERS if phase == "draft" and buffers == "read" else ALL_BUFFERS
+        return SHARED_INDEX_FIELDS if phase == "draft" and buffers == "read" else FIELDS
 
     random_rounds(ours, theirs, rounds=8, seed=6, names=names)
     (bucket, *_) = ours.draft.state.buckets["draft"].values()

@@ -11,14 +11,12 @@ from typing import Any
 
 import torch
 
-from qsa_group import RequestTable, StepBuffers
+from qsa_group import FIELDS, SHARED_INDEX_FIELDS, RequestTable, StepBuffers
 
 from .faults import reading
 from .phase import DRAFT, VERIFY
 
 __all__ = [
-    "ALL_BUFFERS",
-    "SHARED_INDEX_BUFFERS",
     "Capture",
     "backends_of",
     "buffer",
@@ -46,17 +44,6 @@ _FIELDS = {
     "ring_group_locs": ".graph_ring_group_locs",
     "page_table": ".graph_compressed_page_table",
 }
-
-ALL_BUFFERS = tuple(_FIELDS)
-"""Every buffer that SGLang refreshes."""
-
-SHARED_INDEX_BUFFERS = ("sequence_lengths", "row_req_pool_indices", "logical_positions")
-"""The buffers that a draft graph reads when its steps share the indices of draft extend.
-
-The model (`models/qwen4_exp.py`) then asks `should_reuse_mtp_sparse_indices` and runs no indexer. The indexer is the
-only reader of the other six buffers. The core attention reads row lengths and request slots. The index look-up and the
-block expansion read logical positions.
-"""
 
 
 @dataclass(frozen=True)
@@ -158,11 +145,13 @@ def buffers_read(capture: Capture) -> tuple[str, ...]:
     """The buffers that each draft step of the graph will read.
 
     SGLang calls the same method in the model's forward. Its answer at the capture is therefore what the graph holds,
-    whatever is set later.
+    whatever is set later. With shared indices the model (`models/qwen4_exp.py`) runs no indexer, and the indexer is the
+    only reader of six buffers. The core attention reads row lengths and request slots. The index look-up and the block
+    expansion read logical positions.
     """
     with reading("should_reuse_mtp_sparse_indices"):
         sharing = all(backend.should_reuse_mtp_sparse_indices(capture.forward_batch) for backend in capture.backends)
-    return SHARED_INDEX_BUFFERS if sharing else ALL_BUFFERS
+    return SHARED_INDEX_FIELDS if sharing else FIELDS
 
 
 def is_translating(capture: Capture, step: int) -> bool:

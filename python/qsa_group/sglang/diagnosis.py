@@ -7,8 +7,7 @@ from importlib import metadata
 
 import torch
 
-# The only import of a module inside the package.
-from qsa_group.launchers import direct_refusal, triton_refusal
+from qsa_group.launch import DirectBackend, TritonBackend
 
 from .hooks import active_settings
 from .probe import ProbeError, probe
@@ -66,7 +65,7 @@ def _start() -> str:
     if not torch.cuda.is_available():
         return "no CUDA device: SGLang's host staging refreshes CPU tensors, and the plugin stays out of its way"
     device = torch.device("cuda", torch.cuda.current_device())
-    direct, triton = direct_refusal(device, "cuda"), triton_refusal(device)
+    direct, triton = DirectBackend().refusal(device), TritonBackend().refusal(device)
     if direct is None:
         return "refreshes would be started directly, or recorded in the graphs by direct launches"
     if triton is None:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from qsa_group import LayoutError, ReplayPlan, ReplayPlanner, RequestTable
+from qsa_group import FIELDS, LayoutError, ReplayPlan, ReplayPlanner, RequestTable
 
 from .bridge import (
-    ALL_BUFFERS,
     Capture,
     buffers_read,
     has_gpu_kernels,
@@ -106,7 +105,7 @@ def plan_bucket(capture: Capture, planners: Planners, settings: Settings) -> Pla
     steps = [step for step in range(len(capture.metadata)) if _may_refresh(capture, step, settings)]
     if not steps:
         return None
-    names: Sequence[str] = ALL_BUFFERS
+    names: Sequence[str] = FIELDS
     if capture.phase == DRAFT and settings.buffers == "read":
         names = buffers_read(capture)
     inputs = _recorded_inputs(capture) if settings.mode == "recorded" else None

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from qsa_group.sglang.bridge import ALL_BUFFERS, buffer
+from qsa_group import FIELDS
+from qsa_group.sglang.bridge import buffer
 
 from .batches import Batch, grown, random_batch
 from .engine import BUCKETS, Engine
@@ -24,12 +25,12 @@ _SLOT_BUFFERS = ("row_req_pool_indices", "pending_ring_slots", "ring_group_locs"
 def poison(runner: Any, size: int) -> None:
     """Fills a bucket's buffers with a valid page id that no row has, so that a missing refresh is seen."""
     for metadata in runner.metadata(size):
-        for name in ALL_BUFFERS:
+        for name in FIELDS:
             buffer(metadata, name).fill_(POISON)
 
 
 def differences(
-    ours: Any, theirs: Any, size: int, *, names: Sequence[str] = ALL_BUFFERS, page: int = PAGE, inert_slots: bool = True
+    ours: Any, theirs: Any, size: int, *, names: Sequence[str] = FIELDS, page: int = PAGE, inert_slots: bool = True
 ) -> list[str]:
     """The first different entry of each buffer of a bucket, in words.
 
@@ -73,7 +74,7 @@ def assert_same_round(
     theirs: Engine,
     batch: Batch,
     *,
-    names: Callable[[str], Sequence[str]] = lambda phase: ALL_BUFFERS,
+    names: Callable[[str], Sequence[str]] = lambda phase: FIELDS,
     poisoned: bool = True,
 ) -> None:
     """Runs a round on both engines and compares their buffers.
