@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
+
+from helpers.machine import INTERPRETED, ON_CPU, ON_GPU, needs_gpu
 
 if TYPE_CHECKING:
     from helpers.harness import Backend
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-HAS_GPU = torch.cuda.is_available() and not INTERPRETED
-
-needs_gpu = pytest.mark.skipif(
-    not HAS_GPU, reason="no CUDA device" if not torch.cuda.is_available() else "TRITON_INTERPRET=1"
-)
-needs_interpreter = pytest.mark.skipif(not INTERPRETED, reason="TRITON_INTERPRET=1 is not set")
-
-ON_CPU = [
-    pytest.param(("host", "cpu"), id="host"),
-    pytest.param(("triton", "cpu"), id="interpreter", marks=[pytest.mark.interpreter, needs_interpreter]),
-]
-ON_GPU = [
-    pytest.param(("triton", "cuda"), id="triton", marks=[pytest.mark.gpu, needs_gpu]),
-    pytest.param(("direct", "cuda"), id="direct", marks=[pytest.mark.gpu, needs_gpu]),
-]
 
 settings.register_profile(
     "default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

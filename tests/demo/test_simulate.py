@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conftest import ON_CPU, ON_GPU
+from helpers.machine import ON_CPU, ON_GPU
 from qsa_group import ReplayPlan
 from qsa_group.demo.rounds import Round, RoundSettings
 from qsa_group.demo.runner import RoundRunner

@@ -7,6 +7,7 @@ import pytest
 from helpers import many_rounds, sglang_kernels
 from helpers.arena import Arena
 from helpers.harness import HOST, Backend
+from helpers.machine import INTERPRETED
 from helpers.many_rounds import COMBOS, Rounds, against_reference, against_sglang, compare_all
 
 SMALL = [combo for combos in COMBOS.values() for combo in combos if combo.rows <= 64 and combo.pages <= 40]
@@ -46,12 +47,10 @@ def test_one_wrong_element_is_found(place: str) -> None:
 )
 def test_kernels_of_sglang_in_the_interpreter_agree_with_the_host(mode: str, fused: bool) -> None:
     """Also says that the contract is SGLang's, with no GPU."""
-    import conftest
-
     module = sglang_kernels.load()
     if module is None:
         pytest.skip("no SGLang here: install it, or set QSA_GROUP_SGLANG_PATH to its unpacked wheel")
-    if not conftest.INTERPRETED:
+    if not INTERPRETED:
         pytest.skip("TRITON_INTERPRET=1 is not set")
     for combo in COMBOS[mode]:
         if combo.rows <= 40 and combo.pages <= 40 and combo.ring is None:

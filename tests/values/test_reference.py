@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import needs_gpu
 from helpers import oracle
 from helpers.arena import GUARD, Arena
 from helpers.cases import CASES, case_of
 from helpers.hostile import hostile_case, status_bits
+from helpers.machine import needs_gpu
 from helpers.oracle import FIELDS, MODES, Case
 from helpers.strategies import Inputs, cases
 from qsa_group import FIELDS as PRODUCT_FIELDS
