@@ -18,10 +18,12 @@ export PYTHON
 
 BIN := $(VENV)/bin
 WHEELS := target/wheels
+BENCH_WHEELS := target/bench-wheels
+BENCH_SITE := .envs/bench
 SOURCES := $(shell find rust python -type f \( -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.toml' -o -name 'py.typed' \))
 UV_INSTALL := uv pip install --quiet --python
 
-.PHONY: help demo test test-rust test-python test-interpreter test-sglang test-gpu lint format bench wheel env clean
+.PHONY: help demo test test-rust test-python test-interpreter test-sglang test-gpu lint format bench bench-wheel wheel env clean
 
 help: ## this list
 	grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -71,14 +73,17 @@ format: $(VENV)/.tools ## write the formatting that lint wants
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed ## benches of the Rust core, the host executor and the launches
+bench: $(BENCH_SITE)/.installed ## benches of the Rust core, the host executor and the launches
 	cargo bench --locked --workspace
+	export PYTHONPATH='$(CURDIR)/$(BENCH_SITE)'
 	$(BIN)/python benches/host_torch.py
 	if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
 		$(BIN)/python benches/launch.py --grid quick $(ARGS)
 	else
 		$(BIN)/python benches/launch.py --stub $(ARGS)
 	fi
+
+bench-wheel: $(BENCH_SITE)/.installed ## the wheel with what only benches need; PYTHONPATH=.envs/bench uses it
 
 wheel: $(WHEELS)/.built ## the wheel, in target/wheels
 
@@ -104,4 +109,13 @@ $(WHEELS)/.built: $(VENV)/.tools Cargo.toml Cargo.lock README.md $(SOURCES)
 
 $(VENV)/.installed: $(WHEELS)/.built
 	$(BIN)/$(UV_INSTALL) $(BIN)/python --reinstall --no-deps $(WHEELS)/qsa_group-*.whl
+	touch $@
+
+# A folder and no environment of its own: everything but the package comes from $(VENV).
+$(BENCH_SITE)/.installed: $(VENV)/.tools Cargo.toml Cargo.lock README.md $(SOURCES)
+	echo '== wheel for benches'
+	rm -rf $(BENCH_SITE) $(BENCH_WHEELS)/qsa_group-*.whl
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/maturin build --release --quiet --features bench --interpreter $(BIN)/python \
+		--out $(BENCH_WHEELS)
+	$(BIN)/$(UV_INSTALL) $(BIN)/python --target $(BENCH_SITE) --no-deps $(BENCH_WHEELS)/qsa_group-*.whl
 	touch $@

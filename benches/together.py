@@ -1,9 +1,9 @@
-"""One launch for several graphs of a round (``planner.join``) against a launch for each.
+"""One launch for several graphs of a round (`planner.join`) against a launch for each.
 
     python benches/together.py --json together.json
 
-``draft+verify`` are the draft steps and the verify rows of one round; ``all`` is draft extend with the next draft
-and verify. GPU time as nodes of CUDA graphs, host time of direct runs, in microseconds for all of them together.
+`draft+verify` are the draft steps and the verify rows of one round. `all` is draft extend with the next draft and
+verify. GPU time as nodes of CUDA graphs and host time of direct runs, in microseconds for all plans together.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ from typing import Any
 
 import torch
 
-from _common import Variant, Workload, emit, environment, gpu_time, host_times, looped, summary
-from _ours import Planners
+from lib.environment import environment
+from lib.gpu_timing import gpu_time
+from lib.planners import Planners
+from lib.results import emit
+from lib.timing import LiveSet, TimedCall, host_times, looped, summary
+from lib.workload import Workload
+from qsa_group import FIELDS, ReplayPlan, ReplayPlanner
 
 DRAFT_STEPS = 2
 
 
-def apart(plans: Sequence[Any]) -> Callable[..., None]:
-    """A launch for each plan; draft extend, which comes first, takes the extend lengths."""
+def apart(plans: Sequence[ReplayPlan]) -> Callable[..., None]:
+    """A launch for each plan. Draft extend, which comes first, takes the extend lengths."""
     runs = [plan.run for plan in plans]
     if plans[0].mode == "draft_extend":
         extend, draft, verify = runs
@@ -42,39 +47,51 @@ def apart(plans: Sequence[Any]) -> Callable[..., None]:
 
 
 def measure(batch: int, context: int, live: int, window: int, workload: Workload) -> list[dict[str, Any]]:
-    """Times of both ways, for both sets of plans."""
-    planners = Planners(workload.set_context(context), ("direct",))
+    """Times of both ways, for both sets of plans.
+
+    Args:
+        batch: requests.
+        context: tokens of a slot of the request table.
+        live: tokens of the longest request.
+        window: verify rows of a request.
+        workload: the table and the buffers.
+    """
+    planners = Planners(workload.set_context(context), "direct")
     generator = torch.Generator().manual_seed(3)
     lens = torch.randint(1, window + 1, (batch,), generator=generator, dtype=torch.int32).to(workload.device)
-    inputs: list[Any] = [(*pair, 0, lens) for pair in workload.live(batch, live, room=16)]
+    inputs: list[LiveSet] = [(*pair, 0, lens) for pair in workload.live(batch, live, room=16)]
     rows = batch * window
     steps = [workload.buffers(batch, step) for step in range(DRAFT_STEPS)]
-    window_arguments = {"mode": "target_verify", "draft_token_num": window}
     draft = planners.plan("direct", steps, padding="slot")
-    verify = planners.plan("direct", [workload.buffers(rows, DRAFT_STEPS)], padding="slot", **window_arguments)
-    extend = planners.plan("direct", [workload.buffers(rows, DRAFT_STEPS + 1)], padding="slot", mode="draft_extend")
-    points = []
-    for name, plans in (("draft+verify", [draft, verify]), ("all", [extend, draft, verify])):
-        joined = planners.planners["direct"].join(plans)
-        extends = extend in plans
-        calls = {"apart": apart(plans), "joined": joined.run}
-        given = inputs if extends else [one[:2] for one in inputs]
-        found: dict[str, Any] = {"plans": name, "batch": batch, "context": context, "live": live}
-        found["launches"] = len(joined.launches)
-        found["gpu_us"] = {way: gpu_time(call, given) for way, call in calls.items()}
-        variants = [Variant(way, looped(call, given), len(plans)) for way, call in calls.items()]
-        host_times(variants, torch.cuda.synchronize)
-        found["host_us"] = {variant.name: summary(variant.samples, 1e6) for variant in variants}
-        points.append(found)
-    return points
+    verify = planners.plan(
+        "direct", [workload.buffers(rows, DRAFT_STEPS)], mode="target_verify", draft_token_num=window, padding="slot"
+    )
+    extend = planners.plan("direct", [workload.buffers(rows, DRAFT_STEPS + 1)], mode="draft_extend", padding="slot")
+    planner = planners.planners["direct"]
+    at = {"batch": batch, "context": context, "live": live}
+    return [
+        {"plans": "draft+verify", **at, **times(planner, [draft, verify], [pair[:2] for pair in inputs])},
+        {"plans": "all", **at, **times(planner, [extend, draft, verify], inputs)},
+    ]
+
+
+def times(planner: ReplayPlanner, plans: list[ReplayPlan], inputs: list[LiveSet]) -> dict[str, Any]:
+    """Launches of the joined plan, and GPU and host times of both ways."""
+    joined = planner.join(plans)
+    calls = {"apart": apart(plans), "joined": joined.run}
+    gpu = {way: gpu_time(call, inputs) for way, call in calls.items()}
+    timed = [TimedCall(way, looped(call, inputs), len(plans)) for way, call in calls.items()]
+    host_times(timed, torch.cuda.synchronize)
+    host = {call.name: summary(call.samples, 1e6) for call in timed}
+    return {"launches": len(joined.launches), "gpu_us": gpu, "host_us": host}
 
 
 def describe(point: dict[str, Any]) -> str:
     """A point in one line."""
     parts = [f"{point['plans']:<13} batch {point['batch']:<4} {point['context'] // 1024}K/{point['live'] // 1024}K"]
     for kind in ("gpu_us", "host_us"):
-        one, other = (point[kind][way]["median"] for way in ("apart", "joined"))
-        parts.append(f"{kind[:-3]} apart {one:.2f} joined {other:.2f} ({other / one:.2f})")
+        separate, joined = (point[kind][way]["median"] for way in ("apart", "joined"))
+        parts.append(f"{kind[:-3]} apart {separate:.2f} joined {joined:.2f} ({joined / separate:.2f})")
     return "  ".join(parts)
 
 
@@ -87,7 +104,7 @@ def main() -> int:
     parser.add_argument("--draft-token-num", type=int, default=4)
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
-    workload = Workload("cuda", max_steps=DRAFT_STEPS + 2)
+    workload = Workload(FIELDS, max_steps=DRAFT_STEPS + 2)
     points = []
     for live in options.live:
         for batch in options.batches:

@@ -1,4 +1,4 @@
-"""SGLang's released replay kernels, loaded from an installed or unpacked wheel as they are, and ways to call them."""
+"""SGLang's released metadata kernels, loaded as they are from an installed or unpacked wheel, and ways to call them."""
 
 from __future__ import annotations
 
@@ -8,29 +8,47 @@ import os
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
-from _common import PAGE_SIZE, RATIO, Tensors
+from .sglang_metadata import metadata
+from .timing import Call
+from .workload import PAGE_SIZE, RATIO, Tensors
+
+__all__ = ["Baselines", "load"]
 
 MODULE = "sglang/srt/layers/attention/qsa/graph_metadata.py"
 VARIABLE = "QSA_GROUP_SGLANG_PATH"
+POOL = SimpleNamespace(qsa_compress_ratio=RATIO, qsa_compressed_page_size=PAGE_SIZE // RATIO)
 
 
-def find() -> tuple[Path, str]:
-    """The file of SGLang's kernels and SGLang's version; ``QSA_GROUP_SGLANG_PATH`` names a folder or a wheel."""
+def load() -> tuple[ModuleType, str]:
+    """SGLang's kernel module, without importing SGLang, and SGLang's version.
+
+    `QSA_GROUP_SGLANG_PATH` names an unpacked wheel or a wheel file; otherwise SGLang must be installed.
+
+    Raises:
+        ImportError: no SGLang, or an SGLang without the module.
+    """
+    path, version = _find()
+    name = "_qsa_group_bench_sglang_graph_metadata"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module, version
+
+
+def _find() -> tuple[Path, str]:
     named = os.environ.get(VARIABLE)
     if named and Path(named).suffix == ".whl":
-        folder = Path(tempfile.mkdtemp(prefix="qsa_group_sglang_"))
-        with zipfile.ZipFile(named) as wheel:
-            for name in wheel.namelist():
-                if name == MODULE or name.endswith(".dist-info/METADATA"):
-                    wheel.extract(name, folder)
-        root = folder
+        root = _unpack(Path(named))
     elif named and Path(named).is_file():
         return Path(named), "unknown"
     elif named:
@@ -47,52 +65,33 @@ def find() -> tuple[Path, str]:
     return path, versions[0] if versions else "unknown"
 
 
-def load() -> tuple[ModuleType, str]:
-    """SGLang's kernel module, without importing SGLang, and its version."""
-    path, version = find()
-    name = "_qsa_group_bench_sglang_graph_metadata"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module, version
-
-
-def metadata(buffers: Tensors) -> SimpleNamespace:
-    """A step's buffers under the names that SGLang's launchers read."""
-    indexer = SimpleNamespace(
-        compress_ratio=RATIO,
-        graph_compressed_lengths=buffers["compressed_lengths"],
-        graph_write_locs=buffers["write_locs"],
-        graph_compressed_page_table=buffers["page_table"],
-        decode_logical_positions=buffers["logical_positions"],
-        pending_ring_slots=buffers["pending_ring_slots"],
-        graph_ring_group_locs=buffers["ring_group_locs"],
-        graph_prefix_lengths=buffers["prefix_lengths"],
-    )
-    return SimpleNamespace(
-        sequence_lengths=buffers["sequence_lengths"],
-        row_req_pool_indices=buffers["row_req_pool_indices"],
-        indexer_metadata=indexer,
-    )
-
-
-POOL = SimpleNamespace(qsa_compress_ratio=RATIO, qsa_compressed_page_size=PAGE_SIZE // RATIO)
+def _unpack(path: Path) -> Path:
+    """Unpacks what is needed of a wheel into a temporary folder."""
+    folder = Path(tempfile.mkdtemp(prefix="qsa_group_sglang_"))
+    with zipfile.ZipFile(path) as wheel:
+        for name in wheel.namelist():
+            if name == MODULE or name.endswith(".dist-info/METADATA"):
+                wheel.extract(name, folder)
+    return folder
 
 
 class Baselines:
-    """SGLang's launches of one grid point, each called as ``call(seq_lens, req_pool_indices, num_padding)``."""
+    """SGLang's launches of one grid point, each called as `call(seq_lens, req_pool_indices, num_padding)`.
+
+    Args:
+        module: SGLang's kernel module.
+        steps: the buffers of each step.
+        table: the request table.
+        batch: requests of the bucket.
+    """
 
     def __init__(self, module: ModuleType, steps: Sequence[Tensors], table: torch.Tensor, batch: int) -> None:
         self.module = module
         self.steps = [metadata(buffers) for buffers in steps]
         self.table = table
         self.batch = batch
-        self.args: Any = None
 
-    def fused(self) -> Callable[..., None]:
+    def fused(self) -> Call:
         """All draft steps in one launch, with its arguments prepared once."""
         args = self.module.prepare_draft_graph_metadata(self.steps, self.table, POOL)
         launch, batch = self.module.launch_draft_graph_metadata, self.batch
@@ -102,8 +101,8 @@ class Baselines:
 
         return call
 
-    def per_step(self) -> Callable[..., None]:
-        """One launch a draft step, the kernel adding the step's offset."""
+    def per_step(self) -> Call:
+        """One launch a draft step; the kernel adds the step's offset."""
 
         def call(seq_lens: torch.Tensor, req_pool_indices: torch.Tensor, num_padding: int = 0) -> None:
             for step in range(len(self.steps)):
@@ -111,10 +110,10 @@ class Baselines:
 
         return call
 
-    def casts(self) -> Callable[..., None]:
-        """One launch a draft step on a batch made for that step, as before the launches were fused.
+    def casts(self) -> Call:
+        """One launch a draft step, on a batch made for that step, as before SGLang fused the launches.
 
-        The batch is made as ``QwenSparseMultiStepDraftBackend._make_step_forward_batch`` makes it for GPU tensors.
+        The batch is made as `QwenSparseMultiStepDraftBackend._make_step_forward_batch` makes one for GPU tensors.
         """
         count = len(self.steps) + 1
         out_cache_loc = torch.zeros(self.batch * count, dtype=torch.int64, device=self.table.device)
@@ -136,7 +135,7 @@ class Baselines:
 
         return call
 
-    def verify(self, draft_token_num: int) -> Callable[..., None]:
+    def verify(self, draft_token_num: int) -> Call:
         """The target verify refresh: one launch."""
 
         def call(seq_lens: torch.Tensor, req_pool_indices: torch.Tensor, num_padding: int = 0) -> None:
@@ -144,8 +143,8 @@ class Baselines:
 
         return call
 
-    def extend(self) -> Callable[..., None]:
-        """The draft extend refresh: two launches."""
+    def extend(self) -> Call:
+        """The draft extend refresh: two launches. Its call takes `extend_lens` before `num_padding`."""
 
         def call(
             seq_lens: torch.Tensor, req_pool_indices: torch.Tensor, extend_lens: torch.Tensor, num_padding: int = 0
@@ -163,17 +162,17 @@ class Baselines:
         num_padding: int,
         **more: Any,
     ) -> None:
-        held = self.steps[step]
+        buffers = self.steps[step]
         self.module.launch_graph_metadata(
             mode=mode,
             bs=self.batch,
-            num_rows=held.sequence_lengths.shape[0],
+            num_rows=buffers.sequence_lengths.shape[0],
             seq_lens=seq_lens,
             req_pool_indices=req_pool_indices,
             extend_lens=more.get("extend_lens"),
             extend_len=more.get("extend_len", 0),
             num_padding=num_padding,
-            metadata=held,
+            metadata=buffers,
             req_to_token=self.table,
             pool=POOL,
             seq_offset=more.get("seq_offset", 0),

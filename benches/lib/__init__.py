@@ -1,0 +1,1 @@
+"""What several benches share: timing, workloads, results, and SGLang's kernels."""
