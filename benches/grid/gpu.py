@@ -14,9 +14,9 @@ from lib.triton_kernels import copy_kernel
 
 from .point import PointCalls
 
-__all__ = ["SHORT_GRAPHS", "measure_gpu"]
+__all__ = ["measure_gpu"]
 
-SHORT_GRAPHS = 3
+_SHORT_GRAPHS = 3
 """Graphs of the shortest launches that are measured."""
 
 _COPY_BLOCKS = (64, 128)
@@ -60,7 +60,7 @@ def _short(point: PointCalls, empty: Call) -> Summaries:
     if "slot" in point.plans:
         calls["ours"] = (point.plans["slot"].run, point.inputs.ours)
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(SHORT_GRAPHS):
+    for _ in range(_SHORT_GRAPHS):
         for name, (call, inputs) in calls.items():
             samples[name] += attempt(point.row["errors"], f"gpu_{name}", partial(gpu_samples, call, inputs)) or []
     return {name: summary(values) for name, values in samples.items() if values}

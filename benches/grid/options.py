@@ -59,6 +59,7 @@ def arguments(description: str | None, argv: list[str] | None = None) -> argpars
         help="compare the host and GPU time of a refresh with the qsa_group that lies in this folder; with --stub, the "
         "host backend of both on the CPU",
     )
+    parser.add_argument("--starts", type=int, default=4, help="with --against: how often both processes are started")
     parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="write JSON there, or to standard output")
     parser.add_argument("--plot", metavar="FILE.png")
     parser.add_argument("--batch", type=int, nargs="+", help="only these batch sizes")

@@ -2,7 +2,6 @@
 //! beside an empty call.
 
 use std::hint::black_box;
-use std::mem::MaybeUninit;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use qsa_group_core::blueprint::Blueprint;
@@ -11,7 +10,7 @@ use qsa_group_core::contract::{Field, Mode, NUM_FIELDS, Padding};
 use qsa_group_core::driver::{Kernel, KernelImage, stub};
 use qsa_group_core::group::group_steps;
 use qsa_group_core::inputs::{Admission, LiveInputs, LiveVector};
-use qsa_group_core::launch::{GroupGrid, GroupSize, Launch, LaunchWords};
+use qsa_group_core::launch::{GroupGrid, GroupSize, Launch};
 use qsa_group_core::layout::{Buffer, StepLayout, TableLayout};
 use qsa_group_core::tensor::Device;
 
@@ -110,10 +109,9 @@ fn calling(criterion: &mut Criterion) {
         let kernel = unsafe { Kernel::load(stub::get(stub::Behaviour::Succeed), &image) }.expect("a stub loads");
         criterion.bench_function(&format!("patch and launch a stub, {count} steps"), |bench| {
             bench.iter(|| {
-                let mut room: LaunchWords = [MaybeUninit::uninit(); _];
-                let words = launch.words(black_box(&live), kernel.scratch_words(), &mut room);
                 // SAFETY: the stub reads nothing behind the addresses.
-                unsafe { kernel.launch(0, launch.programs, words) }.is_ok()
+                let start = |words: &mut [u64]| unsafe { kernel.launch(0, launch.programs, words) };
+                launch.with_words(black_box(&live), kernel.scratch_words(), start).is_ok()
             });
         });
     }

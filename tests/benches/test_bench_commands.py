@@ -55,7 +55,8 @@ def test_memory_counts_runs_with_a_stub(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_versions_take_turns(tmp_path: Path) -> None:
     """The package against itself."""
-    done = command("launch.py", "--stub", "--against", INSTALLED, "--batches", 3, "--json", tmp_path / "against.json")
+    options = ("--batches", 3, "--starts", 3, "--json", tmp_path / "against.json")
+    done = command("launch.py", "--stub", "--against", INSTALLED, *options)
     assert done.returncode == 0, done.stderr
     result = result_of(tmp_path / "against.json")
     assert result["ours"] == result["other"]

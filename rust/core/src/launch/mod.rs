@@ -4,4 +4,4 @@ mod arguments;
 mod pack;
 
 pub use arguments::{Argument, GroupSize, launch_words};
-pub use pack::{GroupGrid, Launch, LaunchWords, flags};
+pub use pack::{GroupGrid, Launch, flags};

@@ -18,9 +18,6 @@ pub mod flags {
     pub const PAGE_SHIFT: u32 = 8;
 }
 
-/// Room for the words of any launch. The room is not cleared: clearing would take as long as all else in a call.
-pub type LaunchWords = [MaybeUninit<u64>; MAX_LAUNCH_WORDS + MAX_SCRATCH_WORDS];
-
 /// How the programs of a launch are divided over one group. The rule is in `qsa_group/kernel/tiling.py`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupGrid {
@@ -103,9 +100,12 @@ impl Launch {
         self.groups.iter().map(|packed| (packed.group, &packed.steps[..]))
     }
 
-    /// The words of a call in the order of the kernel's parameters, and `scratch_words` null words after them.
+    /// Calls `start` with the words of a call in the order of the kernel's parameters, and `scratch_words` null words after
+    /// them.
     #[inline]
-    pub fn words<'a>(&self, inputs: &LiveInputs, scratch_words: usize, room: &'a mut LaunchWords) -> &'a mut [u64] {
+    pub fn with_words<T>(&self, inputs: &LiveInputs, scratch_words: usize, start: impl FnOnce(&mut [u64]) -> T) -> T {
+        // The room is not cleared: clearing would take as long as all else in a call.
+        let mut room = [MaybeUninit::uninit(); MAX_LAUNCH_WORDS + MAX_SCRATCH_WORDS];
         let mut filled = 0;
         if let Some(begins) = self.begins {
             room[0].write(begins);
@@ -117,7 +117,7 @@ impl Launch {
         let all = filled + scratch_words;
         room[filled..all].fill(MaybeUninit::new(0));
         // SAFETY: every word of the slice was written above: the first word, each group's words, the scratch words.
-        unsafe { &mut *(std::ptr::from_mut(&mut room[..all]) as *mut [u64]) }
+        start(unsafe { &mut *(std::ptr::from_mut(&mut room[..all]) as *mut [u64]) })
     }
 }
 

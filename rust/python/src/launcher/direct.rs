@@ -1,13 +1,12 @@
 //! Launches by the CUDA driver.
 
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use qsa_group_core::driver::{Handle, Kernel as CoreKernel};
 use qsa_group_core::inputs::LiveInputs;
-use qsa_group_core::launch::{Launch, LaunchWords};
+use qsa_group_core::launch::Launch;
 use qsa_group_core::tensor::Device;
 
 use super::{Started, TritonLauncher};
@@ -78,13 +77,13 @@ impl DirectLauncher {
             return Ok(());
         }
         let kernel = &self.kernels[launch.index];
-        let mut room: LaunchWords = [MaybeUninit::uninit(); _];
-        let words = launch.words(inputs, kernel.scratch_words(), &mut room);
-        for _ in 0..times {
-            // SAFETY: the planner pairs each launch with the kernel of its groups. The plan keeps all planned memory, and
-            // torch keeps the inputs' memory until what the stream holds has run.
-            unsafe { kernel.launch(stream, launch.programs, words) }?;
-        }
-        Ok(())
+        launch.with_words(inputs, kernel.scratch_words(), |words| {
+            for _ in 0..times {
+                // SAFETY: the planner pairs each launch with the kernel of its groups. The plan keeps all planned memory,
+                // and torch keeps the inputs' memory until what the stream holds has run.
+                unsafe { kernel.launch(stream, launch.programs, words) }?;
+            }
+            Ok(())
+        })
     }
 }

@@ -1,10 +1,8 @@
 //! Launches by Triton's own launcher or interpreter.
 
-use std::mem::MaybeUninit;
-
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use qsa_group_core::launch::{Launch, LaunchWords};
+use qsa_group_core::launch::Launch;
 
 use super::Started;
 use crate::call::Call;
@@ -23,10 +21,10 @@ impl TritonLauncher {
 
     pub fn start(&self, launches: &[Launch], call: &Call<'_, '_>) -> Result<Started> {
         for launch in launches.iter().filter(|launch| launch.programs > 0) {
-            let mut room: LaunchWords = [MaybeUninit::uninit(); _];
             // Triton appends the scratch pointers itself, and takes int64 numbers only.
-            let words = launch.words(&call.inputs, 0, &mut room);
-            let words = PyTuple::new(call.py, words.iter().map(|word| word.cast_signed()))?;
+            let words = launch.with_words(&call.inputs, 0, |words| {
+                PyTuple::new(call.py, words.iter().map(|word| word.cast_signed()))
+            })?;
             self.object.call_method1(call.py, "start", (launch.index, launch.programs, words))?;
         }
         Ok(Started::AsPlanned)

@@ -47,8 +47,7 @@ fn inputs(wide: (bool, bool), num_padding: i64) -> LiveInputs {
 }
 
 fn words(launch: &Launch, inputs: &LiveInputs, scratch_words: usize) -> Vec<u64> {
-    let mut room: LaunchWords = [MaybeUninit::new(0xdead); _];
-    launch.words(inputs, scratch_words, &mut room).to_vec()
+    launch.with_words(inputs, scratch_words, |words| words.to_vec())
 }
 
 fn packed(blueprint: &Blueprint, inputs: &LiveInputs) -> Vec<u64> {
@@ -144,10 +143,9 @@ fn several_groups_stand_after_a_word_that_divides_the_programs() {
     assert_eq!((words[0], launch.programs, words.len()), (18 | 25 << 32, 30, launch_words(&sizes)));
     assert_eq!(words[1..1 + SIZE.num_words()], packed(&draft(Padding::Slot), &live));
     let kernel = kernel(words.len(), stub::Behaviour::Succeed).unwrap();
-    let mut room: LaunchWords = [MaybeUninit::uninit(); _];
-    let all = launch.words(&live, kernel.scratch_words(), &mut room);
     // SAFETY: the stub reads nothing behind the addresses.
-    unsafe { kernel.launch(0, launch.programs, all) }.unwrap();
+    let start = |words: &mut [u64]| unsafe { kernel.launch(0, launch.programs, words) };
+    launch.with_words(&live, kernel.scratch_words(), start).unwrap();
     assert_eq!(stub::last_launch().unwrap().0.programs, 30);
 }
 
@@ -170,10 +168,9 @@ fn a_stubbed_launch_gets_programs_and_words() {
     let launch = Launch::new(&draft(Padding::Count), 0, &[GRID], STATUS);
     let start = |behaviour| {
         let kernel = kernel(SIZE.num_words(), behaviour).unwrap();
-        let mut room: LaunchWords = [MaybeUninit::uninit(); _];
-        let words = launch.words(&inputs((false, false), 0), kernel.scratch_words(), &mut room);
         // SAFETY: the stub reads nothing behind the addresses.
-        unsafe { kernel.launch(0, launch.programs, words) }
+        let start = |words: &mut [u64]| unsafe { kernel.launch(0, launch.programs, words) };
+        launch.with_words(&inputs((false, false), 0), kernel.scratch_words(), start)
     };
     start(stub::Behaviour::Succeed).unwrap();
     assert_eq!(stub::last_launch().unwrap(), (LaunchConfig { programs: 18, threads: 128, shared: 0 }, 0));
