@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any
 
-from qsa_group import _core
+import qsa_group._core as _core
 
 __all__ = ["ARGUMENT_NAMES", "GroupArguments", "argument_lengths", "nest_arguments"]
 

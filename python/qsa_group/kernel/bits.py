@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from qsa_group import _core
+import qsa_group._core as _core
 
 __all__ = [
     "EXTEND_LENGTH_NEGATIVE",

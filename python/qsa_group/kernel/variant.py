@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from qsa_group import _core
+import qsa_group._core as _core
 
 from .arguments import GroupArguments, nest_arguments
 from .tiling import Tiling

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 if TYPE_CHECKING:
     import torch
 
-    from qsa_group import _core
+    import qsa_group._core as _core
     from qsa_group.buffers import RequestTable, StepBuffers
     from qsa_group.kernel import Grid
 

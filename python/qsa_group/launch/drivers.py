@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from qsa_group import _core
+import qsa_group._core as _core
 from qsa_group.kernel import KernelVariant
 
 from .backend import Refusal

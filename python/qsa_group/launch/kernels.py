@@ -22,7 +22,7 @@ from qsa_group.kernel import (
 from .backend import Backend, PlanInputs
 
 if TYPE_CHECKING:
-    from qsa_group import _core
+    import qsa_group._core as _core
     from qsa_group.buffers import RequestTable
 
 __all__ = ["KernelBackend", "LaunchVariants"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from qsa_group import _core
+import qsa_group._core as _core
 from qsa_group.errors import LaunchError, UnsupportedError
 from qsa_group.kernel import KernelVariant, compile_variant
 

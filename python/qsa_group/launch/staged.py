@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from qsa_group import _core
+import qsa_group._core as _core
 from qsa_group.buffers import RequestTable, StepBuffers
 
 from .backend import PlanInputs
