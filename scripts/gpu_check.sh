@@ -15,8 +15,8 @@
 #   sweep       benches/sweep.py: compiles and stalls
 #   memory      benches/memory.py: a million calls
 # Further parts, run only by name:
-#   quick       benches/launch.py, the sparse grid
-#   against     benches/launch.py, the sparse grid, against the unpacked qsa_group in the folder of --against
+#   quick       benches/launch.py, the quick grid
+#   against     benches/launch.py, the quick grid, against the unpacked qsa_group in the folder of --against
 #   together    benches/together.py: joined plans
 #   tune        benches/tune.py: tilings
 set -uo pipefail

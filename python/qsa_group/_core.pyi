@@ -44,7 +44,7 @@ class Table:
     ) -> Self: ...
     @property
     def slots(self) -> int:
-        """Request slots."""
+        """Request slots of the table."""
 
     @property
     def width(self) -> int:
@@ -256,7 +256,7 @@ class Plan:
             PlanChangedError: an input on another device than planned; `extend_lens` missing, or given to a plan without
                 draft extend; memory of the plan that moved.
             CapacityError: more requests than the bucket holds.
-            LaunchError: the driver refused the launch.
+            LaunchError: a launch was refused, or a plan that is staged through the host is run during a capture.
         """
 
     @property

@@ -24,8 +24,9 @@ class RequestTable(_core.Table):
     """The engine's table of KV slots. A refresh reads write locations and page ids from the table.
 
     Args:
-        req_to_token: [slots, width] int32, KV slot of each token of each request. The slots of a page are consecutive.
-            Any strides below 4 GiB that keep the entries apart. Slot 0 is never allocated; padding rows read slot 0.
+        req_to_token: [slots, width] int32, KV slot of each token of each request. The KV slots of a page are
+            consecutive, and the first is a multiple of `page_size`. Any strides below 4 GiB that keep the entries
+            apart. Request slot 0, the first row of the table, is never allocated. Padding rows read it.
         compress_ratio: tokens of a compressed group, at least 1.
         page_size: full-KV tokens of a page, a multiple of `compress_ratio`.
         ring_size: entries of a request's pending ring, a multiple of `compress_ratio`; None for `compress_ratio`.
@@ -67,19 +68,21 @@ class RequestTable(_core.Table):
 class StepBuffers:
     """The buffers that one step's graph reads. An absent buffer (None) is not computed.
 
-    A row of length n has position n - 1. The row's request slot is r.
+    A row of length n has position pos = n - 1. The row's request slot is r. The formulas are those of
+    `docs/semantics.md`. `ReplayPlanner.plan` raises `LayoutError` for a buffer of another form.
 
     Attributes:
-        offset: tokens that the step adds to a request's live length, usually step + 1; decode mode only.
+        offset: tokens that the step adds to a request's live length, 0 to 2^29, usually step + 1; decode mode only.
         sequence_lengths: [rows] int32, n.
         row_req_pool_indices: [rows] int32, r.
-        prefix_lengths: [rows] int32, tokens before the rows of this pass.
+        prefix_lengths: [rows] int32, tokens before the rows of this pass; in decode n - 1.
         compressed_lengths: [rows] int32, n // ratio.
-        write_locs: [rows] int32, the compressed slot that the row completes a group in, or 0.
+        write_locs: [rows] int32, `req_to_token[r, pos] // ratio` if n is a multiple of the ratio; otherwise 0.
         logical_positions: [rows] int32, n - 1.
-        pending_ring_slots: [rows] int64, r * ring_size + (n - 1) % ring_size.
-        ring_group_locs: [rows, ratio] int32, ring slots of the members of the row's group.
-        page_table: [rows, max_pages] int32, full-KV page ids. Entries past ceil(n / page_size) keep what they hold.
+        pending_ring_slots: [rows] int64, r * ring_size + pos % ring_size.
+        ring_group_locs: [rows, ratio] int32, entry k: r * ring_size + max(pos - (ratio - 1 - k), 0) % ring_size.
+        page_table: [rows, max_pages] int32, entry p: `req_to_token[r, p * page_size] // page_size`. Entries past
+            ceil(n / page_size) keep what they hold, so allocate zeros.
     """
 
     offset: int = 1

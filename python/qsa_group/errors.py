@@ -40,7 +40,7 @@ class CapacityError(QsaGroupError, ValueError):
     """More is asked for than was planned or than there is room for. Nothing was written.
 
     Attributes:
-        name: what is too large.
+        name: what is too large: "rows", "batch", or "batch * draft_token_num" (rows).
         needed: how much is asked for.
         limit: how much there is.
     """
@@ -53,12 +53,12 @@ class CapacityError(QsaGroupError, ValueError):
 
 
 class PlanChangedError(QsaGroupError, ValueError):
-    """Something that was fixed when the plan was made differs in this call. Nothing was written.
+    """Something that was fixed when the plan or the request table was made is different now. Nothing was written.
 
     Attributes:
         field: what differs.
         planned: its value at plan time.
-        given: its value in this call.
+        given: its value now.
     """
 
     def __init__(self, message: str, *, field: str = "", planned: object = None, given: object = None) -> None:
@@ -73,7 +73,7 @@ class UnsupportedError(QsaGroupError, NotImplementedError):
 
 
 class LaunchError(QsaGroupError, RuntimeError):
-    """A launch was refused. That group's refresh did not run; groups before it in the same call did.
+    """A launch was refused. That launch did not run. Earlier launches of the same run did.
 
     Attributes:
         name: the driver's name for the error, such as ``CUDA_ERROR_INVALID_CONTEXT``.

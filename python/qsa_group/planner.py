@@ -28,8 +28,8 @@ class ReplayPlanner:
         table: the request table that every plan reads.
         backend: "direct" starts the kernel by one driver call, "triton" by Triton's own launcher, "host" runs on the
             CPU. "auto" takes the first of these that works on the table's device. A direct plan whose kernel must not
-            be started directly goes through Triton's launcher, and the plan's `explain()` says why. A `Backend` object
-            is taken as it is.
+            be started directly goes through Triton's launcher, and the plan's `explain()` says why. A `Backend` of
+            `qsa_group.launch` is taken as it is.
         cache_capacity: most plans that are kept. The least recently used plan goes first; 0 keeps none.
 
     Raises:
@@ -75,13 +75,16 @@ class ReplayPlanner:
         """A plan for these steps. An earlier plan of the same content is returned, if its memory has not moved.
 
         Args:
-            steps: one `StepBuffers` a step, at least one. Steps that can share a launch do. The others run one by one
-                in their order.
+            steps: one `StepBuffers` a step, at least one. Steps that agree form a group, and a group has one launch.
+                Groups run in the order of their first steps.
             mode: "decode": row i is request i at its length plus the step's offset. "target_verify": `draft_token_num`
                 rows a request. "draft_extend": `extend_lens[q]` packed rows of request q.
             draft_token_num: rows of a request; target verify only.
             padding: "count": `run`'s `num_padding` says how many requests at the end are padding. "slot": a request
                 with slot 0 is padding. No host value changes between runs then, and a run can be recorded in a graph.
+
+        Returns:
+            The plan. Planning the same steps again gives the same plan, as long as the planner keeps it.
 
         Raises:
             LayoutError: a buffer or argument has a wrong form; names the step and the field.
@@ -119,6 +122,9 @@ class ReplayPlanner:
         Args:
             plans: two plans or more over this planner's table, of any modes, buckets and padding rules.
 
+        Returns:
+            A plan like any other. Its steps are those of the plans, numbered on.
+
         Raises:
             LayoutError: fewer than two plans, something else than a plan, or a plan over another table.
             UnsupportedError: no kernel can be had here, or the kernel is not loaded yet and a capture is on.
@@ -146,10 +152,12 @@ class ReplayPlanner:
     def warmup(self, num_steps: int | Iterable[int], mode: str = "decode", *, buffers: Iterable[str] = FIELDS) -> None:
         """Compiles and loads the kernels of these group sizes. A later `plan` finds them, inside a capture too.
 
+        A kernel serves plans of the same mode and of exactly the same buffers.
+
         Args:
             num_steps: steps of a group, or several such numbers.
             mode: as for `plan`.
-            buffers: names of the buffers that each step has.
+            buffers: names of the buffers that each step has; all nine by default.
 
         Raises:
             LayoutError: an unknown mode or buffer, or a group of less than one step.

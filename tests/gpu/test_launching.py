@@ -16,6 +16,7 @@ from helpers.cases import random_table
 from helpers.harness import Backend, Harness, live_inputs, planner_of
 from helpers.hooks import launch_hook
 from helpers.oracle import Case
+from qsa_group import LaunchError
 from qsa_group.kernel import tilings_of_binaries
 
 ROUND = Case(random_table(np.random.default_rng(4), 9, 256, 64), [60, 100, 250], [1, 2, 3], rows=4, offsets=[1, 2])
@@ -44,6 +45,13 @@ def test_launch_hooks_see_every_launch() -> None:
     harness.refresh()
     assert len(calls) == 2 * len(harness.plan.groups)
     assert harness.planner.stats()["hooked_runs"] == 2
+
+
+def test_what_raises_in_tritons_launcher_is_a_launch_error(gpu_backend: Backend) -> None:
+    harness = Harness(gpu_backend, ROUND)
+    with launch_hook(RuntimeError("the profiler is gone")), pytest.raises(LaunchError, match="the profiler is gone"):
+        harness.refresh()
+    harness.refresh()
 
 
 def test_plan_made_while_a_hook_is_set_still_runs_right() -> None:

@@ -8,20 +8,26 @@ from typing import Any
 
 
 @contextmanager
-def launch_hook() -> Iterator[list[Any]]:
-    """Sets a launch hook, and gives the list of what the hook was called with."""
+def launch_hook(error: Exception | None = None) -> Iterator[list[Any]]:
+    """Sets a launch hook, and gives the list of what the hook was called with. The hook raises the error, if any."""
     from triton import knobs
 
     calls: list[Any] = []
+
+    def enter(metadata: Any) -> None:
+        calls.append(metadata)
+        if error is not None:
+            raise error
+
     hook = knobs.runtime.launch_enter_hook
     if hasattr(hook, "add"):
-        hook.add(calls.append)
+        hook.add(enter)
         try:
             yield calls
         finally:
-            hook.remove(calls.append)
+            hook.remove(enter)
     else:
-        knobs.runtime.launch_enter_hook = calls.append
+        knobs.runtime.launch_enter_hook = enter
         try:
             yield calls
         finally:

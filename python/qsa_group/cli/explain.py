@@ -1,8 +1,8 @@
 """``qsa-group explain``: how the steps of a description are grouped.
 
-A description is a JSON object, such as ``EXAMPLE``. Its keys are "mode", "draft_token_num", "steps", "absent" (names
-of buffers) and those of ``_SIZES``; all are optional. A step may have "offset", and "rows", "max_pages" and "absent" of
-its own.
+A description is a JSON object, such as ``EXAMPLE``. Its keys are "mode", "draft_token_num", "ring_size", "steps",
+"absent" (names of buffers) and those of ``_SIZES``; all are optional. A step may have "offset", and "rows", "max_pages"
+and "absent" of its own.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _explain(description: dict[str, Any], backend: str, device: torch.device) ->
         DescriptionError: the description does not hold, or takes absurd memory.
         QsaGroupError: the planner refuses what it describes.
     """
-    _check_names("the description", description, [*_SIZES, "mode", "draft_token_num", "absent", "steps"])
+    _check_names("the description", description, [*_SIZES, "ring_size", "mode", "draft_token_num", "absent", "steps"])
     sizes = {**_SIZES, **description}
     _check_sizes("the description", sizes)
     steps = description.get("steps", [{}])
@@ -103,7 +103,12 @@ def _explain(description: dict[str, Any], backend: str, device: torch.device) ->
             f"{', '.join(_SIZES)} or the number of steps"
         )
     table = torch.zeros((sizes["slots"], sizes["width"]), dtype=torch.int32, device=device)
-    request_table = RequestTable(table, compress_ratio=sizes["compress_ratio"], page_size=sizes["page_size"])
+    request_table = RequestTable(
+        table,
+        compress_ratio=sizes["compress_ratio"],
+        page_size=sizes["page_size"],
+        ring_size=description.get("ring_size"),
+    )
     built = [
         StepBuffers(step.get("offset", number), **{name: _zeros(name, shape, device) for name, shape in own.items()})
         for number, (step, own) in enumerate(zip(steps, shapes, strict=True), 1)

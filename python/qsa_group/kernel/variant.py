@@ -71,7 +71,7 @@ class Grid(NamedTuple):
     programs: int
     """All programs of the group."""
     heads: int
-    """Those of them, the first ones, that write all but the pages of served rows; 0 in draft extend."""
+    """The first programs of the group, which write everything but the pages of served rows; 0 in draft extend."""
     page_bits: int
     """Base 2 logarithm of a row's page lanes."""
 

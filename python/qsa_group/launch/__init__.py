@@ -1,7 +1,8 @@
 """The ways to start a plan's launches.
 
-A `Backend` prepares what starts the launches of a plan. A launcher is what was prepared: it gets checked inputs from
-the Rust core at each run. `direct`, `triton` and `host` have a module each, and so has `staged`, the host's way with
+A `Backend` prepares a plan's launcher. The launcher starts the plan's launches at each run: a launcher of the core gets
+launches and checked inputs, a Python launcher gets a launch's index, its programs and its packed words. The backends
+`direct`, `triton` and `host` have a module each. `staged` is the host backend's launcher for
 tensors that are elsewhere.
 """
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from qsa_group.errors import LaunchError
 from qsa_group.kernel import KernelVariant
 
 from .backend import PlanInputs, Prepared, Refusal
@@ -63,9 +64,16 @@ class TritonLauncher:
         self._device = device
 
     def start(self, index: int, programs: int, words: tuple[int, ...]) -> None:
-        """Starts a launch with packed words."""
+        """Starts a launch with packed words.
+
+        Raises:
+            LaunchError: Triton's launcher, or a launch hook, raised.
+        """
         with torch.cuda.device(self._device):
-            self._compiled[index][programs, 1, 1](*self._variants[index].arguments(words))
+            try:
+                self._compiled[index][programs, 1, 1](*self._variants[index].arguments(words))
+            except RuntimeError as error:
+                raise LaunchError(f"Triton's launcher raised {type(error).__name__}: {error}") from error
 
 
 class InterpreterLauncher:

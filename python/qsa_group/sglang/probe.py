@@ -12,6 +12,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from qsa_group import QsaGroupError
+
 from .phase import FORWARD_MODES
 
 __all__ = ["BACKEND_CLASS", "BACKEND_MODULE", "CONTAINER_CLASS", "HOOKED_METHODS", "ProbeError", "SGLangParts", "probe"]
@@ -116,7 +118,7 @@ _FIELDS = {
 """All fields of the metadata. A field that is not listed here may be a buffer that the plugin would not refresh."""
 
 
-class ProbeError(Exception):
+class ProbeError(QsaGroupError):
     """The plugin does not know this SGLang.
 
     Attributes:

@@ -6,11 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from qsa_group import QsaGroupError
+
 from .phase import PHASES
 
 __all__ = ["VARIABLES", "Settings", "SettingsError", "Variable"]
 
-_NUMBER = "a whole number"
+_NUMBER = "0 or more"
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,10 @@ _VERIFY = Variable(
     "The plugin compares every so many refreshes of a backend with SGLang's own. A difference raises. 0: never.",
 )
 _STATS = Variable(
-    "QSA_GROUP_SGLANG_STATS", _NUMBER, "0", "The plugin logs its counts after every so many refreshes. 0: never."
+    "QSA_GROUP_SGLANG_STATS",
+    _NUMBER,
+    "0",
+    "The plugin logs its counts at level INFO after every so many refreshes of the process. 0: never.",
 )
 _BACKEND = Variable.choice(
     "QSA_GROUP_SGLANG_BACKEND",
@@ -113,7 +118,7 @@ _STRICT = Variable.choice(
 VARIABLES = (_MODE, _PHASES, _BUFFERS, _VERIFY, _STATS, _BACKEND, _STRICT)
 
 
-class SettingsError(ValueError):
+class SettingsError(QsaGroupError, ValueError):
     """A variable holds a value that it may not hold."""
 
 

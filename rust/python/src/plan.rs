@@ -134,7 +134,27 @@ impl Plan {
         })
     }
 
-    /// Refreshes every planned buffer from the live batch.
+    /// Refreshes every planned buffer from the live batch, on the stream that is current.
+    ///
+    /// Compiles, allocates and synchronises nothing, but for the fallbacks that `explain()` names: inputs that overlap
+    /// an output are cloned, tensors that only the host can serve are copied, and Triton's launcher loads itself at its
+    /// first use. An empty batch launches nothing. Rows past the batch are inert.
+    ///
+    /// Args:
+    ///     seq_lens: [batch] int32 or int64, any stride below 4 GiB: length of each request before the draft. In draft
+    ///         extend, the length with the extension.
+    ///     req_pool_indices: [batch] int32 or int64, any stride below 4 GiB: request slot of each request.
+    ///     num_padding: the last so many requests are padding, clamped to 0..batch.
+    ///     extend_lens: [batch] int32 or int64, any stride below 4 GiB: accepted rows of each request; draft extend
+    ///         only.
+    ///
+    /// Raises:
+    ///     LayoutError: an input that is no tensor, of a wrong dtype or rank, of another length than `seq_lens`,
+    ///         misaligned, or with a stride of 4 GiB or more.
+    ///     PlanChangedError: an input on another device than planned; `extend_lens` missing, or given to a plan without
+    ///         draft extend; memory of the plan that moved.
+    ///     CapacityError: more requests than the bucket holds.
+    ///     LaunchError: a launch was refused, or a plan that is staged through the host is run during a capture.
     #[pyo3(signature = (seq_lens, req_pool_indices, num_padding=0, extend_lens=None))]
     fn run(
         &self,
@@ -166,21 +186,25 @@ impl Plan {
         Ok(())
     }
 
+    /// What the plan was made from.
     #[getter]
     fn blueprint(&self, py: Python<'_>) -> Py<Blueprint> {
         self.blueprint.clone_ref(py)
     }
 
+    /// Calls of `run` with at least one request.
     #[getter]
     fn runs(&self) -> u64 {
         self.runs.get()
     }
 
+    /// Runs in which a live input shared memory with an output.
     #[getter]
     fn overlap_runs(&self) -> u64 {
         self.overlap_runs.get()
     }
 
+    /// Runs in which Triton's launch hooks were set.
     #[getter]
     fn hooked_runs(&self) -> u64 {
         self.hooked_runs.get()

@@ -53,26 +53,31 @@ impl Table {
         Ok(Table { layout, memory })
     }
 
+    /// Request slots of the table.
     #[getter]
     fn slots(&self) -> u64 {
         self.layout.slots
     }
 
+    /// Tokens of a slot.
     #[getter]
     fn width(&self) -> u64 {
         self.layout.width
     }
 
+    /// Tokens of a compressed group.
     #[getter]
     fn compress_ratio(&self) -> u64 {
         self.layout.compress_ratio
     }
 
+    /// Full-KV tokens of a page.
     #[getter]
     fn page_size(&self) -> u64 {
         self.layout.page_size
     }
 
+    /// Entries of a request's pending ring.
     #[getter]
     fn ring_size(&self) -> u64 {
         self.layout.ring_size
