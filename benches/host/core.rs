@@ -43,7 +43,7 @@ fn steps(count: u64) -> Vec<StepLayout> {
             let ptr = 0x4000_0000 + (field as u64 * 64 + step) * 0x40_0000;
             buffers[field as usize] = Some(Buffer { ptr, rows: ROWS, cols, row_stride: cols });
         }
-        StepLayout { device: Device::CPU, offset: step as i64 + 1, rows: ROWS, buffers }
+        StepLayout { offset: step as i64 + 1, rows: ROWS, buffers }
     };
     (0..count).map(layout).collect()
 }

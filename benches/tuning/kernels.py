@@ -28,7 +28,7 @@ def variants(mode: str, steps: Sequence[int], blocks: Sequence[Block]) -> list[K
     counts = steps if mode == "decode" else [1]
     return [
         # Lanes are no part of a compiled kernel, so that the block stands for them here.
-        KernelVariant((GroupVariant(mode, count, FIELDS, RATIO, PAGE_SIZE, Tiling(block[0], *block)),))
+        KernelVariant((GroupVariant(mode, count, FIELDS, RATIO, PAGE_SIZE, RATIO, Tiling(block[0], *block)),))
         for count, block in itertools.product(counts, blocks)
     ]
 

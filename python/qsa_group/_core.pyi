@@ -32,7 +32,7 @@ class _GroupSize(Protocol):
     @property
     def buffers(self) -> Sequence[str]: ...
 
-class _TritonLauncher(Protocol):
+class _PythonLauncher(Protocol):
     def start(self, index: int, programs: int, words: tuple[int, ...]) -> None: ...
 
 @disjoint_base
@@ -173,7 +173,7 @@ class DirectLauncher:
     """Starts each launch by one driver call. `hooked` starts launches while a list of `hooks` is not empty."""
 
     def __new__(
-        cls, table: Table, kernels: Sequence[Kernel], hooks: Sequence[list[Any]], hooked: _TritonLauncher
+        cls, table: Table, kernels: Sequence[Kernel], hooks: Sequence[list[Any]], hooked: _PythonLauncher
     ) -> Self: ...
 
 @final
@@ -225,7 +225,7 @@ class Plan:
         table: Table,
         steps: tuple[Any, ...],
         status_word: torch.Tensor,
-        launcher: HostLauncher | DirectLauncher | StagedLauncher | _TritonLauncher,
+        launcher: HostLauncher | DirectLauncher | StagedLauncher | _PythonLauncher,
         grids: Sequence[_Grid],
         counters: Counters,
     ) -> Self: ...

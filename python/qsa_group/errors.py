@@ -1,4 +1,4 @@
-"""The exceptions of this package, each with what is wrong, both values and what to do; and words that several share."""
+"""The exceptions of this package, each with what is wrong, both values and what to do."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ __all__ = [
     "PlanChangedError",
     "QsaGroupError",
     "UnsupportedError",
-    "cannot_write",
 ]
 
 
 class QsaGroupError(Exception):
     """Base of every error that this package raises on its own account."""
-
-
-def cannot_write(what: str, error: OSError, remedy: str = "name a file elsewhere") -> str:
-    """The message for output that could not be written: what, why, and what to do."""
-    return f"cannot write {what}: {error.strerror or error}; {remedy}"
 
 
 class LayoutError(QsaGroupError, ValueError):

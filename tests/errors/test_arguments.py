@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from qsa_group import (
     StepBuffers,
     UnsupportedError,
 )
+from qsa_group.launch import HostBackend, PlanInputs, Prepared
 
 
 @pytest.mark.parametrize("steps", [[], ()], ids=["list", "tuple"])
@@ -268,3 +270,18 @@ def test_ratio_past_what_the_kernel_has_lanes_for(backend: Backend) -> None:
     planner.plan([StepBuffers(sequence_lengths=lengths)]).run(torch.tensor([5]), torch.tensor([1]))
     assert lengths.tolist() == [6]
     assert set(ring.flatten().tolist()) == {-7}
+
+
+class NoLauncherBackend(HostBackend):
+    """A backend whose launcher cannot start anything."""
+
+    def prepare(self, inputs: PlanInputs) -> Prepared:
+        return replace(super().prepare(inputs), launcher=42)
+
+
+def test_launcher_that_cannot_start_is_refused_when_planning() -> None:
+    table = RequestTable(torch.zeros((9, 256), dtype=torch.int32), compress_ratio=RATIO, page_size=PAGE)
+    planner = ReplayPlanner(table, backend=NoLauncherBackend())
+    with pytest.raises(LayoutError, match=r"launcher .*int.*start\(index, programs, words\)") as caught:
+        planner.plan([StepBuffers(sequence_lengths=torch.zeros(2, dtype=torch.int32))])
+    assert caught.value.field == "launcher"

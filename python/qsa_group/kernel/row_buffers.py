@@ -1,4 +1,9 @@
-"""All buffers of a step, apart from the pages of served rows."""
+"""All buffers of a step, apart from the pages of served rows.
+
+Lanes have two indices, a row and a member of the row's compressed group. `x + member * 0` gives a value of a row, or a
+pointer, the shape of a block of lanes. `tl.where(condition, row, n) < n` is `condition & (row < n)` with one comparison
+fewer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How a row of the bucket finds its request, its slot, its length and its prefix."""
+"""How a row of the bucket finds its request, its slot, its length and its prefix.
+
+`row * 0` is a zero for each row: loops and branches of a kernel must keep a value's shape.
+"""
 
 from __future__ import annotations
 

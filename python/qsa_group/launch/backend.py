@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from qsa_group.buffers import RequestTable, StepBuffers
     from qsa_group.kernel import Grid
 
-__all__ = ["Backend", "PlanInputs", "Prepared", "Refusal", "TritonStart"]
+__all__ = ["Backend", "PlanInputs", "Prepared", "PythonLauncher", "Refusal"]
 
 
-class TritonStart(Protocol):
+class PythonLauncher(Protocol):
     """What starts launches from Python."""
 
     def start(self, index: int, programs: int, words: tuple[int, ...]) -> None:
@@ -66,7 +66,7 @@ class Prepared:
         fallbacks: why it is not the backend that was asked for, one sentence each.
     """
 
-    launcher: _core.HostLauncher | _core.DirectLauncher | _core.StagedLauncher | TritonStart
+    launcher: _core.HostLauncher | _core.DirectLauncher | _core.StagedLauncher | PythonLauncher
     grids: Sequence[Grid]
     backend: str
     fallbacks: tuple[str, ...] = ()

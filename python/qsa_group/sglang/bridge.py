@@ -17,6 +17,7 @@ from .faults import reading
 from .phase import DRAFT, VERIFY
 
 __all__ = [
+    "BUFFERS",
     "Capture",
     "backends_of",
     "buffer",
@@ -32,7 +33,7 @@ __all__ = [
     "step_buffers",
 ]
 
-_FIELDS = {
+_PLACES = {
     # Buffer of a step: its field of QwenSparseAttnMetadata, or with a dot of the indexer_metadata inside.
     "sequence_lengths": "sequence_lengths",
     "row_req_pool_indices": "row_req_pool_indices",
@@ -44,6 +45,10 @@ _FIELDS = {
     "ring_group_locs": ".graph_ring_group_locs",
     "page_table": ".graph_compressed_page_table",
 }
+
+
+BUFFERS = tuple(name for name in FIELDS if name in _PLACES)
+"""The buffers that SGLang refreshes, by this package's names. This package may have more."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ def graph_metadata(backend: Any, forward_mode: Any, batch_size: int) -> Any:
 
 def buffer(metadata: Any, name: str) -> torch.Tensor:
     """One buffer of a backend's graph metadata, by this package's name."""
-    field = _FIELDS[name]
+    field = _PLACES[name]
     with reading(f"the metadata field {field.lstrip('.')}"):
         struct = metadata.indexer_metadata if field.startswith(".") else metadata
         tensor: torch.Tensor = getattr(struct, field.lstrip("."))
@@ -151,7 +156,7 @@ def buffers_read(capture: Capture) -> tuple[str, ...]:
     """
     with reading("should_reuse_mtp_sparse_indices"):
         sharing = all(backend.should_reuse_mtp_sparse_indices(capture.forward_batch) for backend in capture.backends)
-    return SHARED_INDEX_FIELDS if sharing else FIELDS
+    return SHARED_INDEX_FIELDS if sharing else BUFFERS
 
 
 def is_translating(capture: Capture, step: int) -> bool:

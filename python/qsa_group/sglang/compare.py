@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from qsa_group import FIELDS, QsaGroupError
+from qsa_group import QsaGroupError
 
-from .bridge import backends_of, buffer, graph_metadata
+from .bridge import BUFFERS, backends_of, buffer, graph_metadata
 from .bucket import Bucket
 from .counts import COUNTS
 from .faults import reading
@@ -122,7 +122,7 @@ def _put_in_place(planned: PlannedBucket, backends: Sequence[Any], all_metadata:
 def copy_of_metadata(metadata: Any) -> Any:
     """SGLang's metadata of one step, with buffers of its own for everything that a refresh writes."""
     # By address: both structs have views of their own of some buffers.
-    clones = {_place(tensor): tensor.clone() for tensor in (buffer(metadata, name) for name in FIELDS)}
+    clones = {_place(tensor): tensor.clone() for tensor in (buffer(metadata, name) for name in BUFFERS)}
     with reading("the fields of the graph metadata"):
         indexer = metadata.indexer_metadata
         indexer_copy = type(indexer)(**_fields(indexer, clones))

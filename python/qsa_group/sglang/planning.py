@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from qsa_group import FIELDS, LayoutError, ReplayPlan, ReplayPlanner, RequestTable
+from qsa_group import LayoutError, ReplayPlan, ReplayPlanner, RequestTable
 
 from .bridge import (
+    BUFFERS,
     Capture,
     buffers_read,
     has_gpu_kernels,
@@ -105,7 +106,7 @@ def plan_bucket(capture: Capture, planners: Planners, settings: Settings) -> Pla
     steps = [step for step in range(len(capture.metadata)) if _may_refresh(capture, step, settings)]
     if not steps:
         return None
-    names: Sequence[str] = FIELDS
+    names: Sequence[str] = BUFFERS
     if capture.phase == DRAFT and settings.buffers == "read":
         names = buffers_read(capture)
     inputs = _recorded_inputs(capture) if settings.mode == "recorded" else None

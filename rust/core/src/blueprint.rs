@@ -124,7 +124,7 @@ mod tests {
     fn step(ptr: u64, rows: u64) -> StepLayout {
         let mut buffers = [None; NUM_FIELDS];
         buffers[0] = Some(Buffer { ptr, rows, cols: 1, row_stride: 1 });
-        StepLayout { device: Device::CPU, offset: 1, rows, buffers }
+        StepLayout { offset: 1, rows, buffers }
     }
 
     fn blueprint(table_ptr: u64, mode: Mode, steps: &[(u64, u64)]) -> Blueprint {

@@ -197,7 +197,7 @@ mod tests {
     fn step(ptr: u64, cols: u64) -> StepLayout {
         let mut buffers = [None; NUM_FIELDS];
         buffers[Field::PageTable as usize] = Some(Buffer { ptr, rows: 4, cols, row_stride: cols });
-        StepLayout { device: Device::CPU, offset: 1, rows: 4, buffers }
+        StepLayout { offset: 1, rows: 4, buffers }
     }
 
     fn blueprint(steps: Vec<StepLayout>) -> Blueprint {

@@ -193,11 +193,15 @@ pub mod status {
     pub const EXTEND_LENGTH_NEGATIVE: i32 = 16;
 }
 
-/// The largest sizes that the kernel's 32-bit arithmetic allows.
+/// The largest sizes that the kernel serves, most of them for the sake of its 32-bit arithmetic.
 pub mod limits {
     /// Steps of a group. The kernel's code has a part for each step, and compile time grows faster than the number of
     /// steps: 2 s at 7 steps, 5 s at 16, 21 s at 32 (two cores).
     pub const GROUP_STEPS: usize = 16;
+    /// Groups of a launch. The word before them has the first programs of two.
+    pub const LAUNCH_GROUPS: usize = 3;
+    /// Words of a launch, scratch pointers included: a kernel's parameters have 4 KiB at most.
+    pub const LAUNCH_WORDS: usize = 512;
     /// Rows of a bucket. The kernel adds up 1,024 extend lengths, each clipped to the rows, in 31 bits.
     pub const ROWS: u64 = 1 << 20;
     /// Tokens of a slot, and slots of a table. So many int32 entries lie within [`STRIDE_BYTES`] of each other.

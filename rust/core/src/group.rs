@@ -1,11 +1,10 @@
 //! Which steps share kernel arguments, which groups share a launch, and why a step or a group was kept out.
 
 use crate::contract::{Field, Mode, NUM_FIELDS, Padding, limits};
+use crate::driver::MAX_SCRATCH_WORDS;
+use crate::launch::arguments::{GroupSize, launch_words};
 use crate::layout::StepLayout;
 use crate::tensor::ByteRange;
-
-/// Groups that one launch takes at most: as many as the 4 KiB of a kernel's parameters hold at their largest.
-pub const LAUNCH_GROUPS: usize = 3;
 
 /// Steps that share one set of kernel arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +17,13 @@ pub struct Group {
     pub steps: Vec<usize>,
 }
 
+impl Group {
+    /// What the number of the group's argument words depends on.
+    pub fn size(&self, steps: &[StepLayout]) -> GroupSize {
+        GroupSize { steps: self.steps.len(), buffers: steps[self.steps[0]].mask() }
+    }
+}
+
 /// Why a step was kept out of a group, or a group out of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
@@ -25,7 +31,7 @@ pub struct Split {
     pub step: usize,
     /// The first step of the group or launch that the step was kept out of.
     pub group_of: usize,
-    /// What differs, or `"overlap"`, `"order"`, `"group size"`, `"launch size"`.
+    /// What differs, or `"overlap"`, `"order"`, `"group size"`, `"launch size"`, `"launch words"`.
     pub field: &'static str,
     /// The step's value.
     pub value: String,
@@ -33,8 +39,8 @@ pub struct Split {
     pub other: String,
 }
 
-/// What all steps of a group have in common. Device, request table, ratio, page size and mode belong to the whole plan,
-/// and each field has one dtype.
+/// What all steps of a group have in common. Device, request table, ratio, page size, ring size and mode belong to the
+/// whole plan, and each field has one dtype.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Key {
     rows: u64,
@@ -89,8 +95,8 @@ pub fn group_steps(steps: &[StepLayout]) -> (Vec<Vec<usize>>, Vec<Split>) {
     (open.into_iter().map(|group| group.steps).collect(), splits)
 }
 
-/// Divides groups into launches of at most [`LAUNCH_GROUPS`] groups. Groups keep their order: a group that writes memory
-/// of an earlier one is in a later launch.
+/// Divides groups into launches of at most [`limits::LAUNCH_GROUPS`] groups and [`limits::LAUNCH_WORDS`] words. Groups
+/// keep their order: a group that writes memory of an earlier one is in a later launch.
 pub fn join_groups(groups: &[Group], steps: &[StepLayout]) -> (Vec<Vec<usize>>, Vec<Split>) {
     let mut launches: Vec<Vec<usize>> = Vec::new();
     let mut splits = Vec::new();
@@ -105,13 +111,20 @@ pub fn join_groups(groups: &[Group], steps: &[StepLayout]) -> (Vec<Vec<usize>>, 
             group.steps.iter().find_map(pairs)
         });
         let full = || {
-            (launch.len() >= LAUNCH_GROUPS).then(|| Split {
+            let split = |field, value: usize, other: usize| Split {
                 step: group.steps[0],
                 group_of: groups[launch[0]].steps[0],
-                field: "launch size",
-                value: (LAUNCH_GROUPS + 1).to_string(),
-                other: LAUNCH_GROUPS.to_string(),
-            })
+                field,
+                value: value.to_string(),
+                other: other.to_string(),
+            };
+            if launch.len() >= limits::LAUNCH_GROUPS {
+                return Some(split("launch size", limits::LAUNCH_GROUPS + 1, limits::LAUNCH_GROUPS));
+            }
+            let sizes: Vec<GroupSize> =
+                launch.iter().map(|&other| &groups[other]).chain([group]).map(|group| group.size(steps)).collect();
+            let words = launch_words(&sizes) + MAX_SCRATCH_WORDS;
+            (words > limits::LAUNCH_WORDS).then(|| split("launch words", words, limits::LAUNCH_WORDS))
         };
         match overlap.or_else(full) {
             None => launch.push(index),
@@ -194,13 +207,12 @@ fn difference(key: Key, other: Key) -> (&'static str, String, String) {
 mod tests {
     use super::*;
     use crate::layout::Buffer;
-    use crate::tensor::Device;
 
     fn step(ptr: u64, rows: u64, cols: u64) -> StepLayout {
         let mut buffers = [None; NUM_FIELDS];
         buffers[Field::SequenceLengths as usize] = Some(Buffer { ptr, rows, cols: 1, row_stride: 1 });
         buffers[Field::PageTable as usize] = Some(Buffer { ptr: ptr + 0x1000, rows, cols, row_stride: cols });
-        StepLayout { device: Device::CPU, offset: 1, rows, buffers }
+        StepLayout { offset: 1, rows, buffers }
     }
 
     fn groups(steps: &[&[usize]]) -> Vec<Group> {
@@ -274,6 +286,18 @@ mod tests {
         let (value, other) = ("4".to_string(), "3".to_string());
         assert_eq!(splits, vec![Split { step: 3, group_of: 0, field: "launch size", value, other }]);
         assert_eq!(join_groups(&[], &steps), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_launch_has_no_more_words_than_a_kernel_takes() {
+        let steps: Vec<_> = (1..=3).map(|i| step(0x10000 * i, 8, 4)).collect();
+        // Each group has 14 + 60 + 240 words, of one step's layout again and again.
+        let large = |step: usize| vec![step; 120];
+        let parts = [large(0), large(1), vec![2]];
+        let (launches, splits) = join_groups(&groups(&[&parts[0], &parts[1], &parts[2]]), &steps);
+        assert_eq!(launches, vec![vec![0], vec![1, 2]]);
+        let (value, other) = ((1 + 2 * (14 + 60 + 240) + 2).to_string(), "512".to_string());
+        assert_eq!(splits, vec![Split { step: 1, group_of: 0, field: "launch words", value, other }]);
     }
 
     #[test]

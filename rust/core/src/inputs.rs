@@ -271,7 +271,7 @@ mod tests {
     fn blueprint(mode: Mode, ptr: u64, rows: u64) -> Blueprint {
         let mut buffers = [None; NUM_FIELDS];
         buffers[0] = Some(Buffer { ptr, rows, cols: 1, row_stride: 1 });
-        let step = StepLayout { device: Device::CPU, offset: 0, rows, buffers };
+        let step = StepLayout { offset: 0, rows, buffers };
         Blueprint::new(TABLE, mode, Padding::Count, vec![step]).unwrap()
     }
 

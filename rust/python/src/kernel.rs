@@ -27,12 +27,12 @@ pub struct Kernel(pub Arc<CoreKernel>);
 
 /// What the number of a group's argument words depends on.
 #[derive(FromPyObject)]
-pub struct Group {
+pub struct SizedGroup {
     num_steps: usize,
     buffers: Vec<String>,
 }
 
-impl Group {
+impl SizedGroup {
     fn size(&self) -> Result<GroupSize> {
         let mut mask = 0;
         for name in &self.buffers {
@@ -62,8 +62,8 @@ impl Driver {
     }
 
     /// Loads a kernel over groups into the calling thread's current context. A stub needs no binary.
-    fn load(&self, binary: &[u8], name: &str, num_warps: u32, shared: u32, groups: Vec<Group>) -> Result<Kernel> {
-        let sizes = groups.iter().map(Group::size).collect::<Result<Vec<_>>>()?;
+    fn load(&self, binary: &[u8], name: &str, num_warps: u32, shared: u32, groups: Vec<SizedGroup>) -> Result<Kernel> {
+        let sizes = groups.iter().map(SizedGroup::size).collect::<Result<Vec<_>>>()?;
         let num_words = launch_words(&sizes);
         let name = CString::new(name).map_err(|_| Error::Unsupported {
             what: "the kernel's name holds a zero byte".to_string(),
@@ -92,6 +92,6 @@ impl Driver {
 /// a tuple.
 #[pyfunction]
 pub fn kernel_arguments(num_steps: usize, buffers: Vec<String>) -> Result<Vec<(&'static str, Option<usize>)>> {
-    let size = Group { num_steps, buffers }.size()?;
+    let size = SizedGroup { num_steps, buffers }.size()?;
     Ok(Argument::ALL.into_iter().map(|argument| (argument.name(), argument.tuple_words(size))).collect())
 }

@@ -9,7 +9,8 @@ use qsa_group_core::error::{Error, Place};
 
 use crate::errors::{Raised, Result, wrong_type};
 
-/// An int. Anything else, and an int past 64 bits, is an error of the core's kind.
+/// An int. Anything else, and an int past 64 bits, is an error of the core's kind, which names the range. The core checks
+/// the range itself.
 pub fn integer(
     value: &Bound<'_, PyAny>,
     place: Place,

@@ -32,6 +32,23 @@ impl From<Grid> for GroupGrid {
     }
 }
 
+/// What a run counts.
+struct Counted {
+    launches: u64,
+    /// Launches that a launch a step would take.
+    step_refreshes: u64,
+}
+
+impl Counted {
+    /// A bucket of no rows has no launch.
+    fn new(blueprint: &CoreBlueprint) -> Counted {
+        let has_rows = |&&group: &&usize| blueprint.first(&blueprint.groups[group]).rows > 0;
+        let launches = blueprint.launches.iter().filter(|launch| launch.iter().any(|group| has_rows(&group))).count();
+        let steps = blueprint.steps.iter().filter(|step| step.rows > 0).count();
+        Counted { launches: launches as u64, step_refreshes: steps as u64 }
+    }
+}
+
 /// The core of a plan. A call changes nothing here but atomic counters.
 #[pyclass(frozen, subclass, module = "qsa_group._core")]
 pub struct Plan {
@@ -45,8 +62,7 @@ pub struct Plan {
     memory: Vec<Watched>,
     /// Whether each call checks that no memory has moved.
     checks_memory: bool,
-    /// Launches of a run, and the launches that a launch a step would take. Buckets of no rows have no launch.
-    launched: (u64, u64),
+    counted: Counted,
     planner_counters: Py<Counters>,
     runs: Count,
     overlap_runs: Count,
@@ -116,12 +132,12 @@ impl Plan {
         let grids: Vec<GroupGrid> = grids.into_iter().map(GroupGrid::from).collect();
         let status = tensor::address(status_word)?;
         let memory = aliases(content, table, steps, status_word, status)?;
-        let launcher = Launcher::new(launcher);
+        let launcher = Launcher::new(launcher)?;
         Ok(Plan {
             launches: (0..content.launches.len()).map(|index| Launch::new(content, index, &grids, status)).collect(),
             admission: Admission::new(content),
-            checks_memory: content.table.device == Device::CPU && launcher.reads_host_memory(),
-            launched: launched(content),
+            checks_memory: content.table.device == Device::CPU && launcher.may_read_host_memory(),
+            counted: Counted::new(content),
             status,
             grids,
             memory,
@@ -175,8 +191,8 @@ impl Plan {
             self.run_step_by_step(&call)?
         } else {
             let started = self.launcher.start(&self.launches, &call)?;
-            counters.launches.add(self.launched.0);
-            counters.step_refreshes.add(self.launched.1);
+            counters.launches.add(self.counted.launches);
+            counters.step_refreshes.add(self.counted.step_refreshes);
             started
         };
         if started == Started::Hooked {
@@ -230,12 +246,4 @@ fn aliases(
         }
     }
     Ok(memory)
-}
-
-/// Launches of a run, and steps that these launches refresh. A bucket of no rows has no launch.
-fn launched(blueprint: &CoreBlueprint) -> (u64, u64) {
-    let has_rows = |&&group: &&usize| blueprint.first(&blueprint.groups[group]).rows > 0;
-    let launches = blueprint.launches.iter().filter(|launch| launch.iter().any(|group| has_rows(&group))).count();
-    let steps = blueprint.steps.iter().filter(|step| step.rows > 0).count();
-    (launches as u64, steps as u64)
 }

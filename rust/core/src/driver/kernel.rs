@@ -18,17 +18,6 @@ const PARAM_BYTES: usize = 8;
 /// `profile_scratch`. Both are null, since a kernel that needs scratch memory is refused.
 pub const MAX_SCRATCH_WORDS: usize = 2;
 
-/// How a launch is configured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaunchConfig {
-    /// Programs (thread blocks) of the launch.
-    pub programs: u32,
-    /// Threads of a program.
-    pub threads: u32,
-    /// Dynamic shared memory, in bytes.
-    pub shared: u32,
-}
-
 /// A compiled kernel before loading.
 pub struct KernelImage<'a> {
     /// The compiled binary (cubin).

@@ -10,7 +10,7 @@ pub mod stub;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use crate::error::{Error, Result};
-pub use kernel::{Kernel, KernelImage, LaunchConfig, MAX_SCRATCH_WORDS};
+pub use kernel::{Kernel, KernelImage, MAX_SCRATCH_WORDS};
 
 type Code = c_int;
 /// Handle of a CUDA context, module, function or stream; 0 for none.

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::{Code, Driver, Handle, LaunchConfig, LaunchKernel, SUCCESS};
+use super::{Code, Driver, Handle, LaunchKernel, SUCCESS};
 
 /// What the stubbed launch does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +17,23 @@ pub enum Behaviour {
     Fail,
 }
 
+/// What a stubbed launch was started with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StubbedLaunch {
+    /// Programs (thread blocks) of the launch.
+    pub programs: u32,
+    /// Threads of a program.
+    pub threads: u32,
+    /// Dynamic shared memory, in bytes.
+    pub shared: u32,
+}
+
 thread_local! {
-    static LAST: Cell<Option<(LaunchConfig, u64)>> = const { Cell::new(None) };
+    static LAST: Cell<Option<(StubbedLaunch, u64)>> = const { Cell::new(None) };
 }
 
 /// Configuration and last parameter word of this thread's last stubbed launch.
-pub fn last_launch() -> Option<(LaunchConfig, u64)> {
+pub fn last_launch() -> Option<(StubbedLaunch, u64)> {
     LAST.get()
 }
 
@@ -88,7 +99,7 @@ extern "C" fn launch(
         let size = *(*extra.add(3) as *const usize);
         *params.add(size / 8 - 1)
     };
-    LAST.set(Some((LaunchConfig { programs, threads, shared }, last)));
+    LAST.set(Some((StubbedLaunch { programs, threads, shared }, last)));
     SUCCESS
 }
 extern "C" fn launch_fails(

@@ -8,8 +8,8 @@
 //! is the order of need: what it takes to read the live vectors, what a decode step needs to read its pages, what it
 //! needs to write them, then the rest.
 
-use crate::contract::Field;
-use crate::group::LAUNCH_GROUPS;
+use crate::contract::{Field, NUM_FIELDS, limits};
+use crate::driver::MAX_SCRATCH_WORDS;
 
 /// An argument of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,8 +140,7 @@ impl Argument {
 
 impl GroupSize {
     /// The largest group.
-    pub const MAX: GroupSize =
-        GroupSize { steps: crate::contract::limits::GROUP_STEPS, buffers: (1 << crate::contract::NUM_FIELDS) - 1 };
+    pub const MAX: GroupSize = GroupSize { steps: limits::GROUP_STEPS, buffers: (1 << NUM_FIELDS) - 1 };
 
     /// Words of all arguments of the group.
     pub const fn num_words(self) -> usize {
@@ -155,9 +154,6 @@ pub fn launch_words(groups: &[GroupSize]) -> usize {
     usize::from(groups.len() > 1) + groups.iter().map(|group| group.num_words()).sum::<usize>()
 }
 
-/// Most words of a launch, without scratch pointers.
-pub const MAX_LAUNCH_WORDS: usize = 1 + LAUNCH_GROUPS * GroupSize::MAX.num_words();
-
 const _: () = {
     // The order of the enum is the order of the list.
     let mut index = 0;
@@ -165,8 +161,8 @@ const _: () = {
         assert!(Argument::ALL[index] as usize == index);
         index += 1;
     }
-    // A kernel's parameters have 4 KiB at most.
-    assert!(8 * (MAX_LAUNCH_WORDS + crate::driver::MAX_SCRATCH_WORDS) <= 4096);
+    // The largest group has a launch.
+    assert!(GroupSize::MAX.num_words() + MAX_SCRATCH_WORDS <= limits::LAUNCH_WORDS);
 };
 
 #[cfg(test)]

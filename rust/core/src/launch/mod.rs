@@ -1,6 +1,6 @@
 //! Launches: the kernel's arguments, packed once a plan and patched at each call.
 
-mod arguments;
+pub(crate) mod arguments;
 mod pack;
 
 pub use arguments::{Argument, GroupSize, launch_words};

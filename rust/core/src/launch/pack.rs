@@ -2,10 +2,9 @@
 
 use std::mem::MaybeUninit;
 
-use super::arguments::{Argument, GroupSize, MAX_LAUNCH_WORDS};
+use super::arguments::{Argument, GroupSize};
 use crate::blueprint::Blueprint;
-use crate::contract::{Field, Mode, Padding};
-use crate::driver::MAX_SCRATCH_WORDS;
+use crate::contract::{Field, Mode, Padding, limits};
 use crate::group::Group;
 use crate::inputs::{LiveInputs, LiveVector};
 use crate::layout::StepLayout;
@@ -105,7 +104,7 @@ impl Launch {
     #[inline]
     pub fn with_words<T>(&self, inputs: &LiveInputs, scratch_words: usize, start: impl FnOnce(&mut [u64]) -> T) -> T {
         // The room is not cleared: clearing would take as long as all else in a call.
-        let mut room = [MaybeUninit::uninit(); MAX_LAUNCH_WORDS + MAX_SCRATCH_WORDS];
+        let mut room = [MaybeUninit::uninit(); limits::LAUNCH_WORDS];
         let mut filled = 0;
         if let Some(begins) = self.begins {
             room[0].write(begins);
@@ -130,7 +129,8 @@ impl PackedGroup {
         let table = &blueprint.table;
         let stride = |field: Field| first.buffer(field).map_or(0, |buffer| buffer.row_bytes(&field.dtype()));
         let offset = |layout: &StepLayout| if mode == Mode::Decode { layout.offset as u64 } else { 0 };
-        let size = GroupSize { steps: steps.len(), buffers: first.mask() };
+        // As many steps as the group has, even where one stands for all of them.
+        let size = blueprint.groups[group].size(&blueprint.steps);
         let mut words = Vec::with_capacity(size.num_words());
         for argument in Argument::ALL {
             match argument {
@@ -192,7 +192,7 @@ impl PackedGroup {
     /// Writes the words of a call to the start of `room`, and returns their number.
     #[inline]
     fn patch(&self, inputs: &LiveInputs, room: &mut [MaybeUninit<u64>]) -> usize {
-        // Arguments before the offsets have one word each, so their place is the same for every size.
+        // Arguments before the offsets have one word each, so their place is the same for every size (see the assertion).
         const SEQ_LENS: usize = Argument::SeqLens as usize;
         const REQ_POOL_INDICES: usize = Argument::ReqPoolIndices as usize;
         const LIVE_STRIDES: usize = Argument::LiveStrides as usize;
@@ -219,6 +219,17 @@ impl PackedGroup {
         words.len()
     }
 }
+
+const _: () = {
+    assert!(limits::LAUNCH_GROUPS <= 3, "one word has the first programs of the second and the third group");
+    let mut index = 0;
+    while index < Argument::Offsets as usize {
+        assert!(Argument::ALL[index].tuple_words(GroupSize::MAX).is_none(), "one word each before the offsets");
+        index += 1;
+    }
+    let extend = Argument::ExtendLens as usize;
+    assert!(Argument::ALL[extend + 1] as usize == Argument::ExtendStrideAndLimit as usize, "read together");
+};
 
 #[cfg(test)]
 mod tests;

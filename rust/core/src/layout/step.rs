@@ -3,13 +3,11 @@
 use super::{Buffer, TableLayout};
 use crate::contract::{Field, NUM_FIELDS, limits};
 use crate::error::{Error, Place, Result};
-use crate::tensor::{Device, TensorSpec};
+use crate::tensor::TensorSpec;
 
 /// One step's validated layout.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StepLayout {
-    /// Device of every buffer.
-    pub device: Device,
     /// Tokens that the step adds to a request's length; decode mode only.
     pub offset: i64,
     /// Rows of every buffer.
@@ -74,7 +72,7 @@ impl StepLayout {
                 remedy: "split the bucket",
             });
         }
-        let layout = StepLayout { device: table.device, offset, rows, buffers };
+        let layout = StepLayout { offset, rows, buffers };
         layout.check_ring(step, table)?;
         layout.check_own_memory(step, table)?;
         Ok(layout)

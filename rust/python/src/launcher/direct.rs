@@ -9,7 +9,7 @@ use qsa_group_core::inputs::LiveInputs;
 use qsa_group_core::launch::Launch;
 use qsa_group_core::tensor::Device;
 
-use super::{Started, TritonLauncher};
+use super::{PythonLauncher, Started};
 use crate::call::Call;
 use crate::errors::Result;
 use crate::kernel::Kernel;
@@ -26,7 +26,7 @@ pub struct DirectLauncher {
     /// Triton's launch hooks. A profiler is at work while one of these lists is not empty.
     hooks: Vec<Py<PyList>>,
     /// What starts launches while a hook is set, so that Triton calls the hook.
-    hooked: TritonLauncher,
+    hooked: PythonLauncher,
 }
 
 #[pymethods]
@@ -45,7 +45,7 @@ impl DirectLauncher {
             stream_by_exchange: tensor::exchange_names_streams(py, device),
             kernels: kernels.iter().map(|kernel| kernel.get().0.clone()).collect(),
             hooks,
-            hooked: TritonLauncher::new(hooked),
+            hooked: PythonLauncher::new(hooked),
         }
     }
 }

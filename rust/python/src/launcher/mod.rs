@@ -2,18 +2,19 @@
 
 mod direct;
 mod host;
+mod python;
 mod staged;
-mod triton;
 
 use pyo3::prelude::*;
+use qsa_group_core::error::Place;
 use qsa_group_core::launch::Launch;
 
 use crate::call::Call;
-use crate::errors::Result;
+use crate::errors::{Result, wrong_type};
 pub use direct::DirectLauncher;
 pub use host::HostLauncher;
+pub use python::PythonLauncher;
 pub use staged::StagedLauncher;
-pub use triton::TritonLauncher;
 
 /// How launches were started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,20 +30,23 @@ pub enum Launcher {
     Direct(Py<DirectLauncher>),
     Host(Py<HostLauncher>),
     Staged(Py<StagedLauncher>),
-    Triton(TritonLauncher),
+    Python(PythonLauncher),
 }
 
 impl Launcher {
-    /// The launcher that Python passes. Any object with a method `start(index, programs, words)` is one of Triton's.
-    pub fn new(launcher: &Bound<'_, PyAny>) -> Launcher {
+    /// The launcher that Python passes: one of the core's, or any object with a method `start(index, programs, words)`.
+    pub fn new(launcher: &Bound<'_, PyAny>) -> Result<Launcher> {
         if let Ok(direct) = launcher.cast::<DirectLauncher>() {
-            Launcher::Direct(direct.clone().unbind())
+            Ok(Launcher::Direct(direct.clone().unbind()))
         } else if let Ok(host) = launcher.cast::<HostLauncher>() {
-            Launcher::Host(host.clone().unbind())
+            Ok(Launcher::Host(host.clone().unbind()))
         } else if let Ok(staged) = launcher.cast::<StagedLauncher>() {
-            Launcher::Staged(staged.clone().unbind())
+            Ok(Launcher::Staged(staged.clone().unbind()))
+        } else if launcher.hasattr("start")? {
+            Ok(Launcher::Python(PythonLauncher::new(launcher.clone().unbind())))
         } else {
-            Launcher::Triton(TritonLauncher::new(launcher.clone().unbind()))
+            let wanted = "a launcher of the core, or an object with start(index, programs, words)";
+            Err(wrong_type(launcher, Place::Argument("launcher"), wanted, "return one from Backend.prepare").into())
         }
     }
 
@@ -53,13 +57,12 @@ impl Launcher {
             Launcher::Direct(direct) => direct.get().start(launches, call),
             Launcher::Host(host) => host.get().start(launches, call),
             Launcher::Staged(staged) => staged.get().start(launches, call),
-            Launcher::Triton(triton) => triton.start(launches, call),
+            Launcher::Python(python) => python.start(launches, call),
         }
     }
 
-    /// Whether each call must check that no memory has moved. Torch moves memory on the host only. A stubbed driver reads
-    /// nothing.
-    pub fn reads_host_memory(&self) -> bool {
+    /// Whether a launch may read tensors of the host. A stubbed driver, the only direct way on the host, reads nothing.
+    pub fn may_read_host_memory(&self) -> bool {
         !matches!(self, Launcher::Direct(_))
     }
 }

@@ -1,7 +1,8 @@
 use super::super::launch_words;
 use super::*;
 use crate::contract::NUM_FIELDS;
-use crate::driver::{Kernel, KernelImage, LaunchConfig, stub};
+use crate::driver::stub::StubbedLaunch;
+use crate::driver::{Kernel, KernelImage, stub};
 use crate::error::{Error, Result};
 use crate::layout::{Buffer, TableLayout};
 use crate::tensor::Device;
@@ -14,7 +15,7 @@ fn step(ptr: u64, offset: i64) -> StepLayout {
     let mut buffers = [None; NUM_FIELDS];
     buffers[0] = Some(Buffer { ptr, rows: 8, cols: 1, row_stride: 1 });
     buffers[8] = Some(Buffer { ptr: ptr + 0x100, rows: 8, cols: 6, row_stride: 10 });
-    StepLayout { device: Device::CPU, offset, rows: 8, buffers }
+    StepLayout { offset, rows: 8, buffers }
 }
 
 fn blueprint(mode: Mode, padding: Padding, steps: &[(u64, i64)]) -> Blueprint {
@@ -173,7 +174,7 @@ fn a_stubbed_launch_gets_programs_and_words() {
         launch.with_words(&inputs((false, false), 0), kernel.scratch_words(), start)
     };
     start(stub::Behaviour::Succeed).unwrap();
-    assert_eq!(stub::last_launch().unwrap(), (LaunchConfig { programs: 18, threads: 128, shared: 0 }, 0));
+    assert_eq!(stub::last_launch().unwrap(), (StubbedLaunch { programs: 18, threads: 128, shared: 0 }, 0));
     let error = start(stub::Behaviour::Fail).unwrap_err();
     assert!(matches!(error, Error::Driver { name, .. } if name == "CUDA_ERROR_INVALID_VALUE"));
 }

@@ -1,4 +1,4 @@
-//! Launches by Triton's own launcher or interpreter.
+//! Launches by an object of Python's: Triton's own launcher, or its interpreter.
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -9,14 +9,14 @@ use crate::call::Call;
 use crate::errors::Result;
 
 /// Passes each launch's words to a Python object.
-pub struct TritonLauncher {
+pub struct PythonLauncher {
     /// An object with a method `start(index, programs, words)`.
     object: Py<PyAny>,
 }
 
-impl TritonLauncher {
-    pub fn new(object: Py<PyAny>) -> TritonLauncher {
-        TritonLauncher { object }
+impl PythonLauncher {
+    pub fn new(object: Py<PyAny>) -> PythonLauncher {
+        PythonLauncher { object }
     }
 
     pub fn start(&self, launches: &[Launch], call: &Call<'_, '_>) -> Result<Started> {
